@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from node.compiled import is_compiled
-from node.demo.play import Stage
+from node.demo.play import ProcessGroup
 
 HERE = Path(__file__).resolve().parent
 WORKER_PORT, BARE_PORT = 28_000, 28_104
@@ -195,7 +195,7 @@ def targets(folder: Path) -> Iterator[list[Target]]:
         mock_pid = stack.enter_context(mock)
         bare = running(sys.executable, "-m", "bench.bare", str(BARE_PORT), worker, cpu="1")
         bare_pid = stack.enter_context(bare)
-        stage = stack.enter_context(Stage(folder))
+        stage = stack.enter_context(ProcessGroup(folder))
         serving = stage.start_node("serving")
         asking = stage.start_node("asking", bootstrap=[serving.fields["p2p"]])
         for actor in (serving, asking):

@@ -37,15 +37,15 @@ from registry.members.load import Reporter
 from registry.records import Load, PeerId, Service
 from router import policies
 from router.requests import Request
-from router.select.candidates import Candidate, begin_gently
-from router.select.policy import Policy, in_order
-from router.select.weights import patience, worth_asking
+from router.select.candidates import Candidate, hold_back_newcomers
+from router.select.policy import Policy, order_candidates
+from router.select.weights import candidates_to_query, longest_useful_wait
 from router.state.estimator import Estimator
 from router.state.in_flight import Occupancy
 from router.state.observed_time import ObservedTime
 from router.state.prefix_index import PrefixIndex
 from router.state.remote_load import Report, Reports
-from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
+from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime
 from router.state.slow_start import SlowStart
 
 ENTRIES = 5
@@ -234,7 +234,7 @@ class Job:
     work: float
     luck: float
     agent: Talk | None = None
-    before: Before = NOTHING_BEFORE
+    before: ReadPrefix = NOTHING_BEFORE
     began: float = 0.0
     crowd: float = 0.0
     left: float = 0.0
@@ -359,24 +359,28 @@ class Cluster:
             return min(there, key=partial(Machine.expected, job=job))
         entry = job.entry
         found = self._candidates(there, job, now)
-        asked = worth_asking(job.request, found) if entry.policy.compares else []
+        asked = candidates_to_query(job.request, found) if entry.policy.compares else []
         # Questions and answers travel as load reports do.
         job.arrived -= 2 * DELAY * bool(asked)
         for candidate in asked:
             machine, self.asked = self._by_node[candidate.node], self.asked + 1
-            read, _ = machine.index.read_by(job.request.prefixes, now)
+            read, _ = machine.index.find_readers(job.request.prefixes, now)
             self._hear(now, machine, entry, machine.load)
             if machine.time:
                 entry.times[machine.node] = machine.time
             if candidate.key in read:
                 entry.index.hear(candidate.key, job.request.prefixes, read[candidate.key], now)
             found = self._candidates(there, job, now)
-        ordered = in_order(entry.policy, job.request, found, self._drawn.random)
+        ordered = order_candidates(entry.policy, job.request, found, self._drawn.random)
         entry.policy.begun(job.request)
         for place, chosen in enumerate(ordered[:ATTEMPTS]):
             others, machine = ordered[place + 1 :], self._by_node[chosen.node]
             last = place == ATTEMPTS - 1 or not others
-            if last or not machine.full or machine.wait() <= patience(job.request, chosen, others):
+            if (
+                last
+                or not machine.full
+                or machine.wait() <= longest_useful_wait(job.request, chosen, others)
+            ):
                 break
         entry.slow_start.began(*chosen.key, now)
         self.chosen[machine.node] += 1
@@ -385,7 +389,7 @@ class Cluster:
     def _candidates(self, there: Sequence[Machine], job: Job, now: float) -> Sequence[Candidate]:
         entry = job.entry
         known = [
-            entry.observed[m.node].instead(
+            entry.observed[m.node].choose_figures(
                 entry.reports.of(m.node, m.service, now), entry.times.get(m.node)
             )
             for m in there
@@ -402,7 +406,7 @@ class Cluster:
             for m, (report, time) in zip(there, known, strict=True)
         ]
         if self._gentle:
-            found = begin_gently(found, lambda c: entry.slow_start.allowance(*c.key, now))
+            found = hold_back_newcomers(found, lambda c: entry.slow_start.allowance(*c.key, now))
         return found
 
     def _begin(self, now: float, machine: Machine, job: Job) -> None:
@@ -495,11 +499,11 @@ class Cluster:
         entry.reports.hear(machine.node, machine.service, report)
 
 
-def _before(index: PrefixIndex, machine: Machine, request: Request, now: float) -> Before:
+def _before(index: PrefixIndex, machine: Machine, request: Request, now: float) -> ReadPrefix:
     """Return how much of a request a machine has cached, by an index."""
-    read, shared = index.read_by(request.prefixes, now)
+    read, shared = index.find_readers(request.prefixes, now)
     its = read.get((machine.node, machine.service))
-    return Before(its.size / 1_000 if its else 0.0, its.age if its else 0.0, shared / 1_000)
+    return ReadPrefix(its.size / 1_000 if its else 0.0, its.age if its else 0.0, shared / 1_000)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

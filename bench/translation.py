@@ -16,7 +16,7 @@ from node.faces import llama_stack
 from node.faces.anthropic import request_mapping as anthropic
 from node.faces.anthropic.encoder import AnthropicEvents
 from node.faces.encoder import Encoder
-from node.faces.grpc.localai.texts import said_in_full
+from node.faces.grpc.localai.texts import request_in_openai_form
 from node.faces.llama_stack.request_mapping import body_of
 from node.faces.responses.encoder import Head, ResponsesEncoder
 from node.faces.responses.request_mapping import read as read_response
@@ -26,19 +26,19 @@ from registry.records import Service
 from router.canonical.text import read
 from router.dialects import llama_stack_http, localai_grpc, remotellm_grpc, tgi_http
 from router.dialects.localai_grpc import reply_parser
-from router.dialects.localai_grpc.verbatim import allowed
-from router.dialects.openai_http.endpoints import understood
+from router.dialects.localai_grpc.verbatim import without_operator_fields
+from router.dialects.openai_http.endpoints import with_all_field_names
 from router.dialects.tgi_http.answer_parser import PASSING
 from router.http.translator import ProtocolMapping
 from router.http.verbatim import Ending
 from router.openai import text_parser
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.openai.sse import Splitter
 from router.openai.text_writer import Delta, TextForm
-from router.openai.usage import Tokens
+from router.openai.usage import StreamUsage
 from router.requests import Kind, Request
 from router.rpc import messages as framing
-from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of, parsed
+from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of, parse_message
 from router.translate.request import RequestMapping
 from router.translate.text import ChoiceReader
 from router.workers import Worker
@@ -83,7 +83,7 @@ def _face(
     body, event = orjson.dumps(fields), _event(kind)
     return (
         f"{name}, face",
-        lambda: orjson.dumps(say(object_of(body))),
+        lambda: orjson.dumps(say(parse_json_object(body))),
         lambda: encoder.stream(event),
     )
 
@@ -110,10 +110,10 @@ def _localai_face(text: str) -> Row:
     messages = [message(role="user", content=text)]
     asked = method.asked(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
     body, event = asked.SerializeToString(), _event(Kind.CHAT)
-    ear = text_parser.Stream(max_event_bytes=MAX_EVENT_BYTES)
+    ear = text_parser.TextStreamParser(max_event_bytes=MAX_EVENT_BYTES)
 
     def ask() -> bytes:
-        return orjson.dumps(said_in_full(method.asked.FromString(body))[1])
+        return orjson.dumps(request_in_openai_form(method.asked.FromString(body))[1])
 
     def hear() -> bytes:
         word = text_parser.text_of(ear.take(event))
@@ -163,7 +163,7 @@ def rows() -> Iterator[Row]:
 def openai_dialect() -> Row:
     """Return the measurement of OpenAI's dialect, which only checks whether the worker understands the request's fields."""
     request = request_of(Kind.CHAT)
-    return "OpenAI, dialect", lambda: understood(request), None
+    return "OpenAI, dialect", lambda: with_all_field_names(request), None
 
 
 def dialect(mapping: ProtocolMapping, kind: Kind, said: object) -> Row:
@@ -215,7 +215,7 @@ def tgi_both_sides() -> Row:
     event = b"data:" + orjson.dumps(_TOKEN) + b"\n\n"
     streamed = PASSING.streamed
     assert streamed is not None
-    ending, tokens = Ending(streamed.over), Tokens(hidden=False, tells=streamed.tells(said))
+    ending, tokens = Ending(streamed.over), StreamUsage(hidden=False, tells=streamed.tells(said))
 
     def hear() -> bytes:
         ending.see(event)
@@ -232,13 +232,13 @@ def localai_both_sides() -> Row:
     splitter = Splitter(max_event_bytes=1_000)
 
     def ask() -> bytes:
-        return bytes(allowed(asked).SerializeToString())
+        return bytes(without_operator_fields(asked).SerializeToString())
 
     def hear() -> bytes:
-        [event] = splitter.feed(framing.event(reply.SerializeToString()))
-        said = framing.read(event.data)
+        [event] = splitter.feed(framing.message_event(reply.SerializeToString()))
+        said = framing.read_event(event.data)
         assert isinstance(said, bytes)
-        return bytes(parsed(method.told, said).SerializeToString())
+        return bytes(parse_message(method.told, said).SerializeToString())
 
     return "LocalAI, passed on at both ends, completions", ask, hear
 

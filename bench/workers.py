@@ -30,7 +30,7 @@ from bench.compare import (  # fmt: skip
     running,
     write_bodies,
 )
-from node.demo.play import Stage
+from node.demo.play import ProcessGroup
 
 SLOTS = 64
 PARTS = (("plain", 32), ("plain", 128), ("slots", 32))
@@ -111,11 +111,11 @@ def _nodes(folder: Path, processes: int) -> Iterator[list[Target]]:
         stack.enter_context(
             running(str(HERE / "bin/mock_worker"), "-p", str(WORKER_PORT), cpu=_cpus())
         )
-        stage = stack.enter_context(Stage(folder))
+        stage = stack.enter_context(ProcessGroup(folder))
         yield [_node(stage, folder, count, worker) for count in (1, processes)]
 
 
-def _node(stage: Stage, folder: Path, count: int, worker: str) -> Target:
+def _node(stage: ProcessGroup, folder: Path, count: int, worker: str) -> Target:
     place = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
     data = ("--data-dir", str(folder / f"node{count}"))
     actor = stage.start(f"node{count}", "node", "up", *place, *data, "--workers", str(count))

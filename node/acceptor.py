@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from node.auth.forwarded import NO_PROXIES, TrustedProxies
 from node.connection_limits import ConnectionLimits
-from node.proxy_protocol import NoPreamble, told_address
+from node.proxy_protocol import NoPreamble, read_client_address
 from registry.task_group import BackgroundTasks
 
 log = logging.getLogger("modelvine.http")
@@ -123,9 +123,9 @@ class Acceptor:
         """Accept no more connections."""
         self._accepting.cancel()
 
-    async def dismiss(self) -> None:
+    async def cancel_pending(self) -> None:
         """End the connections that have not begun."""
-        await self._tasks.dismiss()
+        await self._tasks.cancel_all()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ class Acceptor:
         heard = False
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._hear_proxy(pending, connection)
+            await self._read_proxy_header(pending, connection)
             heard = True
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: pending,
@@ -166,7 +166,9 @@ class Acceptor:
             if pending.task is not None:
                 pending.leave()
 
-    async def _hear_proxy(self, pending: PendingConnection, connection: socket.socket) -> None:
+    async def _read_proxy_header(
+        self, pending: PendingConnection, connection: socket.socket
+    ) -> None:
         """Read the caller's address from the PROXY header if a trusted proxy opened the connection.
 
         Raise `NoPreamble` or `OSError` (`TimeoutError` included) if the header is invalid, or does not come.
@@ -175,4 +177,4 @@ class Acceptor:
             return
         receive = partial(asyncio.get_running_loop().sock_recv, connection)
         async with asyncio.timeout(self._preface.seconds):
-            pending.told = await told_address(receive) or pending.address
+            pending.told = await read_client_address(receive) or pending.address

@@ -20,8 +20,8 @@ from registry.errors import LimitReached
 from registry.records import Key, ModelType, Service
 from registry.service import Registry
 from registry.store import Change, Delete, Put, Space, Store
-from router.dialects.openai_http.endpoints import by_path
-from router.worker_description import WorkerDescription, taught
+from router.dialects.openai_http.endpoints import mark_single_endpoint
+from router.worker_description import WorkerDescription, complete_worker
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.agent")
@@ -45,9 +45,9 @@ class Agent:
         self._changing = asyncio.Lock()
         self._listeners: list[Callable[[Workers], Awaitable[None]]] = []
         self.registered = self.workers = Workers()
-        self._taught: dict[Key, tuple[Worker, Worker]] = {}
+        self._described: dict[Key, tuple[Worker, Worker]] = {}
         """Workers as registered, and with their own reports added, where these add anything."""
-        registry.persistence.also(lambda: _difference(Workers(), self.registered))
+        registry.persistence.add_source(lambda: _difference(Workers(), self.registered))
 
     def on_change(self, listener: Callable[[Workers], Awaitable[None]]) -> None:
         """Call `listener` with the workers whenever they change; the change is complete when it returns. It must not raise."""
@@ -56,7 +56,7 @@ class Agent:
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""
         rows = await self._store.read(Space.WORKERS)
-        found = [(name, worker) for name, row in rows.items() for worker in _thaw(name, row)]
+        found = [(name, worker) for name, row in rows.items() for worker in _parse_row(name, row)]
         self.registered = self.workers = self._table(worker for _, worker in found)
         # Rows of older versions lack the time, and have other names, since their replicas had one type each.
         kept = {_row(worker.key): _WORKER.dump_json(worker) for worker in self.registered}
@@ -67,9 +67,9 @@ class Agent:
 
     def _table(self, workers: Iterable[Worker]) -> Workers:
         """Return a table in which each worker has the time of its first registration."""
-        return Workers.of(map(self._dated, workers))
+        return Workers.of(map(self._with_created, workers))
 
-    def _dated(self, worker: Worker) -> Worker:
+    def _with_created(self, worker: Worker) -> Worker:
         if worker.service.created:
             return worker
         before = self.registered.by_key.get(worker.key)
@@ -117,7 +117,7 @@ class Agent:
         """Replace the table by the result of `change`; return how many workers were removed."""
         async with self._changing:
             before, after = self.registered, self._table(change(self.registered))
-            known = self._known(after, told)
+            known = self._with_reports(after, told)
             workers = Workers.of(known.get(w.key, (w, w))[1] for w in after) if known else after
             changes = [*_difference(before, after)]
             if changes or workers != self.workers:
@@ -126,18 +126,18 @@ class Agent:
                 if changes:
                     await self._registry.persistence.write(changes, undo=_difference(after, before))
                 self.registered, self.workers = after, workers
-                self._taught = known
+                self._described = known
                 await self._registry.announce(services)
                 for listener in self._listeners:
                     await listener(workers)
             return len(before.by_key.keys() - after.by_key.keys())
 
-    def _known(self, workers: Workers, told: Told) -> dict[Key, tuple[Worker, Worker]]:
+    def _with_reports(self, workers: Workers, told: Told) -> dict[Key, tuple[Worker, Worker]]:
         """Return the workers whose reports, now or earlier, add to what was registered."""
-        now = {w.key: (w, taught(w, told[w].of(w))) for w in workers if w in told}
+        now = {w.key: (w, complete_worker(w, told[w].of(w))) for w in workers if w in told}
         return {
             key: (registered, known)
-            for key, (registered, known) in {**self._taught, **now}.items()
+            for key, (registered, known) in {**self._described, **now}.items()
             if registered != known and workers.by_key.get(key) == registered
         }
 
@@ -158,9 +158,9 @@ def _row(key: Key) -> str:
     return orjson.dumps(key).decode()
 
 
-def _thaw(name: str, row: bytes) -> Iterable[Worker]:
+def _parse_row(name: str, row: bytes) -> Iterable[Worker]:
     try:
-        yield by_path(_WORKER.validate_json(row))
+        yield mark_single_endpoint(_WORKER.validate_json(row))
     except ValidationError:
         # The row stays in the store: a newer version may have written it, and may need it again.
         log.warning(

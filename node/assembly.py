@@ -18,7 +18,7 @@ from node.auth.receipt_book import ReceiptBook
 from node.auth.receipts import ReceiptLog
 from node.auth.usage import UsageLog
 from node.auth.usage_book import UsageBook
-from node.config.checks import shown_in
+from node.config.checks import displayed_settings
 from node.config.settings import Settings
 from node.faces import Listening
 from node.observe.measurements import (
@@ -29,11 +29,11 @@ from node.observe.measurements import (
 from node.observe.metrics import Metrics
 from node.observe.tracing import Tracer, exporter_of, tracer_of
 from node.peers.bootstrap import Bootstrap
-from node.peers.followers import follow_loads, follow_revoked, follow_ways, tell_of
+from node.peers.followers import follow_links, follow_loads, follow_revoked, log_changes
 from node.peers.node_events import NodeEvents
 from node.peers.reach import host_of, own_ports
 from node.world import NodeWorld
-from registry.clock import Chance, Clock
+from registry.clock import Clock, RandomSource
 from registry.mesh import Mesh
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.persistence import next_epoch
@@ -50,23 +50,23 @@ from router.ssrf_guard import SsrfGuard, networks_of
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Environment:
     """The outside of a node: clocks, randomness, its mesh and its store. A simulation passes its own."""
 
     now: Clock = time.monotonic
     wall: Clock = time.time
     """Returns Unix time."""
-    chance: Chance = random.random
-    mesh: "Callable[[Given], Mesh]" = lambda given: LibP2PMesh(
+    chance: RandomSource = random.random
+    mesh: "Callable[[NodeInputs], Mesh]" = lambda given: LibP2PMesh(
         given.identity, given.settings.mesh, swarm_key=given.swarm_key
     )
-    store: "Callable[[Given], Store]" = lambda given: open_store(
+    store: "Callable[[NodeInputs], Store]" = lambda given: open_store(
         given.settings.node.store, data_dir=given.data_dir, node=given.identity.peer
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class NodeInputs:
     """What a node is given: settings, identity and secrets."""
 
     settings: Settings
@@ -77,11 +77,11 @@ class Given:
     """The control token; empty for none."""
     grant: str = ""
     """The grant, sealed for this node, that it shows to other nodes; empty for none."""
-    outside: Outside = field(default_factory=Outside)
+    outside: Environment = field(default_factory=Environment)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class NodeParts:
     """A node's parts, wired but not started."""
 
     registry: Registry
@@ -102,7 +102,7 @@ class Parts:
     measured: MeasurementsExporter | None
 
 
-async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) -> Parts:
+async def assemble(given: NodeInputs, listening: Listening, closing: AsyncExitStack) -> NodeParts:
     """Build the parts and load the state of the last run; raise `StoreUnavailable`. `closing` closes them."""
     settings, outside = given.settings, given.outside
     store = outside.store(given)
@@ -137,12 +137,12 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     bootstrap = Bootstrap(
         store, registry.persistence, registry.mesh, configured=settings.mesh.bootstrap
     )
-    registry.persistence.also(bootstrap.changes)
-    usage, audit, receipts = await _books(given, store, closing)
-    registry.persistence.also(audit.changes)
+    registry.persistence.add_source(bootstrap.changes)
+    usage, audit, receipts = await _open_logs(given, store, closing)
+    registry.persistence.add_source(audit.changes)
     node_events = NodeEvents(registry, outside.wall)
     registry.on_change(node_events.changed)
-    return Parts(
+    return NodeParts(
         registry=registry,
         agent=agent,
         keys=keys,
@@ -157,11 +157,11 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         router=router,
         metrics=metrics,
         tracer=_tracer(given, metrics, closing),
-        measured=_measured(given, metrics, closing),
+        measured=_measurements_exporter(given, metrics, closing),
     )
 
 
-def _tracer(given: Given, metrics: Metrics, closing: AsyncExitStack) -> Tracer | None:
+def _tracer(given: NodeInputs, metrics: Metrics, closing: AsyncExitStack) -> Tracer | None:
     """Return the tracer of requests, `None` if tracing is off; raise `ValueError`."""
     settings, outside, peer = given.settings.node, given.outside, given.identity.peer
     exporter = exporter_of(settings, peer, metrics.spans)
@@ -172,8 +172,8 @@ def _tracer(given: Given, metrics: Metrics, closing: AsyncExitStack) -> Tracer |
     )
 
 
-def _measured(
-    given: Given, metrics: Metrics, closing: AsyncExitStack
+def _measurements_exporter(
+    given: NodeInputs, metrics: Metrics, closing: AsyncExitStack
 ) -> MeasurementsExporter | None:
     """Return the exporter that sends measurements to a collector, `None` without a collector; raise `ValueError`."""
     settings, peer = given.settings.node, given.identity.peer
@@ -183,8 +183,8 @@ def _measured(
     return exporter
 
 
-async def _books(
-    given: Given, store: Store, closing: AsyncExitStack
+async def _open_logs(
+    given: NodeInputs, store: Store, closing: AsyncExitStack
 ) -> tuple[UsageLog, AuditLog, ReceiptLog]:
     """Return the logs of usage, changes and receipts, with the state of the last run."""
     wall, days = given.outside.wall, given.settings.node.usage_days
@@ -194,14 +194,14 @@ async def _books(
     closing.push_async_callback(usage.close)
     audit = AuditLog(store, given.identity.peer, wall)
     await audit.restore()
-    await audit.note_settings(shown_in(given.settings), f"user {os.geteuid()}")
+    await audit.note_settings(displayed_settings(given.settings), f"user {os.geteuid()}")
     receipts = ReceiptLog(ReceiptBook(wall), store, given.identity, wall, days=days)
     await receipts.restore()
     closing.push_async_callback(receipts.close)
     return usage, audit, receipts
 
 
-async def _registry(given: Given, store: Store) -> Registry:
+async def _registry(given: NodeInputs, store: Store) -> Registry:
     outside = given.outside
     registry = Registry(
         given.identity,
@@ -213,11 +213,11 @@ async def _registry(given: Given, store: Store) -> Registry:
         random=outside.chance,
     )
     await registry.restore()
-    registry.on_change(tell_of(registry, outside.now))
+    registry.on_change(log_changes(registry, outside.now))
     return registry
 
 
-def _ssrf_guard(given: Given, listening: Listening, registry: Registry) -> SsrfGuard:
+def _ssrf_guard(given: NodeInputs, listening: Listening, registry: Registry) -> SsrfGuard:
     # Read anew each time: the mesh may not have started yet, and may restart on other ports.
     def ports() -> frozenset[int]:
         mesh = (*given.settings.mesh.listen, *registry.mesh.addresses())
@@ -227,7 +227,7 @@ def _ssrf_guard(given: Given, listening: Listening, registry: Registry) -> SsrfG
 
 
 def _links(
-    given: Given, registry: Registry, guard: SsrfGuard, closing: AsyncExitStack
+    given: NodeInputs, registry: Registry, guard: SsrfGuard, closing: AsyncExitStack
 ) -> tuple[Links, MeshPeers]:
     timeout = given.settings.router.connect_timeout
     peers = MeshPeers(registry.mesh, registry, timeout=timeout, now=given.outside.now)
@@ -240,7 +240,7 @@ def _links(
         grant=given.grant,
     )
 
-    registry.on_change(follow_ways(links, registry, forgive=peers.forgive))
+    registry.on_change(follow_links(links, registry, forgive=peers.retry_addresses))
     closing.push_async_callback(links.close)
     return links, peers
 
@@ -252,7 +252,7 @@ def exchange_load(registry: Registry, router: Router) -> None:
     registry.on_change(follow_loads(router, registry.presence))
 
 
-def access_of(given: Given, keys: KeyLookup, kind: type[Access] = Access) -> Access:
+def make_access(given: NodeInputs, keys: KeyLookup, kind: type[Access] = Access) -> Access:
     """Return the check of what a request's caller may do."""
     return kind(
         token=given.token,

@@ -17,11 +17,11 @@ import uvloop
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address
-from node.auth.quotas import Quotas, of_addresses
+from node.auth.quotas import Quotas, limits_of_addresses
 from node.auth.receipt_book import ReceiptBook
 from node.auth.usage_book import UsageBook
 from node.config.addresses import HostPort
-from node.config.settings import Keyless, Settings
+from node.config.settings import KeylessAccess, Settings
 from node.errors import CommandFailed, WrongUsage
 from node.faces import Serving, grpc
 from node.faces.app import application
@@ -29,7 +29,7 @@ from node.faces.errors import FaceError
 from node.faces.model_list import listing_routes
 from node.faces.v0.registration import read_worker
 from node.inspection import WATCH
-from node.listeners import Listener, bind, place_of, serve
+from node.listeners import Listener, bind, listening_address, serve
 from node.observe.host import Host
 from node.observe.metrics import Metrics
 from node.runtime import Signals
@@ -42,7 +42,7 @@ from router.errors import RouterError
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
 from router.ssrf_guard import SsrfGuard, networks_of
-from router.translate.verbatim import bit
+from router.translate.verbatim import protocol_bit
 from router.workers import Worker, Workers
 from router.world import LoneWorld
 
@@ -89,7 +89,7 @@ def run(plan: BridgePlan, settings: Settings, ready: Callable[[str], None]) -> i
     Raise `WrongUsage` for an upstream that cannot be used, or `CommandFailed`.
     """
     try:
-        uvloop.run(_live(plan, settings, ready))
+        uvloop.run(_run_bridge(plan, settings, ready))
     except FaceError as error:
         raise WrongUsage(f"--upstream {plan.upstream}: {error}") from error
     except (RouterError, OSError) as error:
@@ -97,7 +97,7 @@ def run(plan: BridgePlan, settings: Settings, ready: Callable[[str], None]) -> i
     return 0
 
 
-async def _live(plan: BridgePlan, settings: Settings, ready: Callable[[str], None]) -> None:
+async def _run_bridge(plan: BridgePlan, settings: Settings, ready: Callable[[str], None]) -> None:
     signals = Signals()
     async with AsyncExitStack() as closing:
         bridge = Bridge(plan, settings)
@@ -150,10 +150,12 @@ class Bridge:
         Raise `OSError`, `FaceError` or `RouterError` with a message for the operator.
         """
         closing.push_async_callback(self._links.close)
-        self._world.workers = Workers.of(await self._found())
-        if not await self._answers():
+        self._world.workers = Workers.of(await self._find_workers())
+        if not await self._probe_upstream():
             place = self._plan.upstream.partition("?")[0]
-            why = await dialects.why_silent(self._router.dialects, next(iter(self._world.workers)))
+            why = await dialects.explain_silence(
+                self._router.dialects, next(iter(self._world.workers))
+            )
             log.warning("no answer from %s: %s; requests fail until it comes", place, why)
         self._links.crew.spawn(self._watch())
         context = self._serving()
@@ -163,13 +165,13 @@ class Bridge:
         face = import_module(f"node.faces.{HTTP[plan.dialect]}")
         routes = face.bridging_routes if plan.dialect == "tgi" else face.asking_routes
         [listener] = map(closing.enter_context, bind(plan.place, "--listen"))
-        listed = self._listed() if plan.dialect in _LISTING else []
+        listed = self._listing_routes() if plan.dialect in _LISTING else []
         limits, counts = self._settings.web, context.metrics.connections
         app = application(
             [*routes(context), *listed], context.access.admit, leaving=self._leaving.is_set
         )
         self._listener = await serve(app, listener, closing, limits, counts)
-        return place_of(listener)
+        return listening_address(listener)
 
     async def retire(self) -> None:
         """Accept no more connections, and close the others with their next answer: callers would keep coming."""
@@ -177,10 +179,10 @@ class Bridge:
         if self._listener is not None:
             await self._listener.retire()
 
-    async def _answers(self) -> bool:
+    async def _probe_upstream(self) -> bool:
         """Return whether the upstream answers a small probe: its last answer decides whether callers wait while it is away."""
         with suppress(RouterError):
-            return await self._router.greet(next(iter(self._world.workers)))
+            return await self._router.check_alive(next(iter(self._world.workers)))
         return False
 
     async def _watch(self) -> None:
@@ -188,15 +190,15 @@ class Bridge:
             await asyncio.sleep(WATCH)
             # A bridge does not report usage, so the counts are discarded.
             self._usage.take()
-            await self._answers()
+            await self._probe_upstream()
 
-    def _listed(self) -> list[web.RouteDef]:
+    def _listing_routes(self) -> list[web.RouteDef]:
         offers = {w.service.model: (Offer(self._peer, w.service),) for w in self._world.workers}
         return listing_routes(
             lambda: (o for some in offers.values() for o in some), lambda name: offers.get(name, ())
         )
 
-    async def _found(self) -> list[Worker]:
+    async def _find_workers(self) -> list[Worker]:
         """Return a worker for each model of the upstream; raise `OSError` if it has none."""
         plan = self._plan
         given = {"model": "upstream", "api": plan.upstream, "headers": dict(plan.headers or {})}
@@ -209,7 +211,7 @@ class Bridge:
             raise OSError(
                 f"{plan.upstream} lists no models: start it first, or name one with --model"
             )
-        own = bit(worker.dialect)
+        own = protocol_bit(worker.dialect)
         return [replace(worker, service=Service(PROJECT, name, abilities=own)) for name in names]
 
     def _serving(self) -> Serving:
@@ -220,8 +222,8 @@ class Bridge:
             router=self._router,
             metrics=Metrics(),
             host=Host(),
-            access=Access(token="", settings=self._settings.web, keyless=Keyless.EVERYBODY),
-            quotas=Quotas(time.monotonic, time.time, of_addresses(self._settings.web)),
+            access=Access(token="", settings=self._settings.web, keyless=KeylessAccess.EVERYBODY),
+            quotas=Quotas(time.monotonic, time.time, limits_of_addresses(self._settings.web)),
             usage=self._usage,
             receipts=ReceiptBook(time.time),
             loads=self._router,

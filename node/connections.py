@@ -42,7 +42,7 @@ _HEAD_END = b"\r\n\r\n"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class Surroundings:
+class ListenerContext:
     """What a connection needs from its listener, which is a subclass."""
 
     def __init__(self, settings: WebSettings, fixed: heads.FixedHeaders, now: float) -> None:
@@ -66,14 +66,15 @@ class CallerConnection(asyncio.Protocol):
     """One caller's connection."""
 
     __slots__ = (
-        "_ahead", "_apart", "_deaf", "_due", "_handler", "_head_bytes", "_head_due", "_last", "_left", "_loop", "_place",
-        "_probe_due", "_room", "_server", "_turn", "_under_way", "_waits", "address", "full", "owner", "task", "transport",
+        "_deadline", "_drain_waiter", "_handler", "_head_bytes", "_head_deadline", "_is_discarding", "_is_half_closed",
+        "_is_head_parsed_alone", "_is_last_answer", "_is_read_paused", "_listener", "_loop", "_parse_handle", "_probe_due",
+        "_request", "_server", "_unparsed", "address", "full", "owner", "task", "transport",
     )  # fmt: skip
 
-    def __init__(self, server: web.Server, place: Surroundings) -> None:
+    def __init__(self, server: web.Server, place: ListenerContext) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = server
-        self._place = place
+        self._listener = place
         self.address = ""
         """The caller's IP address."""
         self.owner: int | None = UNASKED
@@ -84,21 +85,21 @@ class CallerConnection(asyncio.Protocol):
         """The transport; `None` before the connection is made and after it is lost."""
         self.full = False
         """Whether the transport's write buffer is above its high-water mark."""
-        self._room: asyncio.Future[None] | None = None
+        self._drain_waiter: asyncio.Future[None] | None = None
         """Done once the transport takes more."""
         self._handler: HttpHandler | None = None
-        self._under_way: web.BaseRequest | LaneRequest | None = None
-        self._ahead: bytes | memoryview = b""
-        self._waits = False
+        self._request: web.BaseRequest | LaneRequest | None = None
+        self._unparsed: bytes | memoryview = b""
+        self._is_read_paused = False
         """Whether reading of the socket is paused because received bytes are not parsed yet."""
-        self._turn: asyncio.Handle | None = None
-        self._apart = False
+        self._parse_handle: asyncio.Handle | None = None
+        self._is_head_parsed_alone = False
         """Whether the current head was parsed apart from the bytes behind it."""
         self._head_bytes = 0
-        self._head_due = self._due = inf
-        self._last = self._deaf = False
+        self._head_deadline = self._deadline = inf
+        self._is_last_answer = self._is_discarding = False
         """Whether the answer is the last one here; whether received bytes are discarded."""
-        self._left, self._probe_due = False, inf
+        self._is_half_closed, self._probe_due = False, inf
         """Whether the caller has closed its side; time of the next probe that finds out if it is still there, after the first."""
 
     # What the listener calls.
@@ -106,54 +107,55 @@ class CallerConnection(asyncio.Protocol):
     @property
     def ends(self) -> float:
         """Time at which the connection is closed if nothing comes; infinite while a request is in flight."""
-        return inf if self._under_way is not None else min(self._head_due, self._due)
+        return inf if self._request is not None else min(self._head_deadline, self._deadline)
 
     def begin(self, request: web.BaseRequest) -> None:
         """Make this the request in flight."""
-        self._under_way = request
-        self._head_due = self._due = inf
+        self._request = request
+        self._head_deadline = self._deadline = inf
         self._head_bytes = 0
-        if self._ahead:
-            self._go_on()
+        if self._unparsed:
+            self._schedule_parse()
 
     def answered(self) -> None:
         """Start the time limit for the rest of the answer: the handler is done, and its bytes may still be unsent."""
-        self._due = self._place.now + STALL_SECONDS
+        self._deadline = self._listener.now + STALL_SECONDS
 
     def is_last(self, request: web.BaseRequest) -> bool:
         """Return whether the answer to this request ends the connection."""
-        if self._place.closing or not request.content.is_eof():
+        if self._listener.closing or not request.content.is_eof():
             return True
         # If the head was not parsed apart, the bytes behind the upgrade offer are lost.
         headers = request.headers
-        return "upgrade" in headers and (not self._apart or "transfer-encoding" in headers)
+        alone = self._is_head_parsed_alone
+        return "upgrade" in headers and (not alone or "transfer-encoding" in headers)
 
     def look(self, now: float) -> None:
         """Enforce the time limits; a head that has arrived and only waits for the loop is not too slow."""
-        if self._under_way is not None:
-            if now >= self._due or (self._left and self._is_gone()):
+        if self._request is not None:
+            if now >= self._deadline or (self._is_half_closed and self._is_gone()):
                 self.abort()
             elif now >= self._probe_due:
-                self._probe(self._under_way, now)
-        elif now >= self._head_due and not self._has_queue():
+                self._probe(self._request, now)
+        elif now >= self._head_deadline and not self._has_queue():
             if self._head_bytes:
                 self.refuse(HeadTooSlow("the request's headers did not arrive in time"))
             else:
                 self.end()
-        elif now >= self._due:
-            self.abort() if self._last or self._deaf else self.end()
+        elif now >= self._deadline:
+            self.abort() if self._is_last_answer or self._is_discarding else self.end()
 
     def leave(self) -> None:
         """End the connection, after the answer to a request in flight."""
-        if self._under_way is None and not self._has_queue():
+        if self._request is None and not self._has_queue():
             self.end()
         elif self._handler is not None:
             self._handler.close()
 
     def end(self) -> None:
         """Close the connection once all bytes are sent, within a time limit."""
-        self._deaf, self._last = True, True
-        self._head_due, self._due = inf, self._place.now + STALL_SECONDS
+        self._is_discarding, self._is_last_answer = True, True
+        self._head_deadline, self._deadline = inf, self._listener.now + STALL_SECONDS
         if self._handler is not None:
             self._handler.force_close()
         if self.transport is not None:
@@ -170,22 +172,22 @@ class CallerConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Cut the connection."""
-        self._deaf = True
+        self._is_discarding = True
         if self.transport is not None:
             self.transport.abort()
 
     def refuse(self, error: FaceError, said: Mapping[str, str] = _NOTHING) -> None:
         """Answer bytes that are not a valid request, and read no more; `said` are the headers that could be read."""
         wire = self.transport
-        if self._deaf or wire is None:
+        if self._is_discarding or wire is None:
             return
         log.debug("refused an invalid request: %s", type(error).__name__)
-        self._deaf, self._under_way, self._ahead = True, None, b""
+        self._is_discarding, self._request, self._unparsed = True, None, b""
         if self._handler is not None:
             # aiohttp would close the connection at once, and a caller that still sends would lose the answer.
             self._handler.transport = None
-        self._head_due, self._due = inf, self._place.now + LINGER_SECONDS
-        wire.write(heads.spelt(error, id_of(said), self._place.fixed))
+        self._head_deadline, self._deadline = inf, self._listener.now + LINGER_SECONDS
+        wire.write(heads.encode_refusal(error, id_of(said), self._listener.fixed))
         if wire.can_write_eof():
             wire.write_eof()
             wire.resume_reading()
@@ -200,19 +202,19 @@ class CallerConnection(asyncio.Protocol):
         name = wire.get_extra_info("peername")
         self.address = self.address or (str(name[0]) if isinstance(name, tuple) else "")
         wire.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
-        if not self._place.made(self):
+        if not self._listener.made(self):
             self.refuse(TooManyConnections("too many connections are open"))
             wire.close()
             return
-        self._head_due = self._loop.time() + self._place.head_timeout
+        self._head_deadline = self._loop.time() + self._listener.head_timeout
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything: the caller is gone, and its answer is no longer needed."""
-        handler, room = self._handler, self._room
-        self.transport, self._under_way, self._ahead, self.task = None, None, b"", None
+        handler, room = self._handler, self._drain_waiter
+        self.transport, self._request, self._unparsed, self.task = None, None, b"", None
         # Break the reference cycle.
-        self._handler = self._room = None
-        self._place.lost(self)
+        self._handler = self._drain_waiter = None
+        self._listener.lost(self)
         if room is not None and not room.done():
             room.set_exception(ConnectionResetError("the caller is gone"))
         if handler is not None:
@@ -227,7 +229,7 @@ class CallerConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Resume writers: the transport takes more."""
         self.full = False
-        room, self._room = self._room, None
+        room, self._drain_waiter = self._drain_waiter, None
         if room is not None and not room.done():
             room.set_result(None)
         if self._handler is not None:
@@ -238,120 +240,119 @@ class CallerConnection(asyncio.Protocol):
         if self.transport is None:
             raise ConnectionResetError("the caller is gone")
         if self.full:
-            room = self._room or self._loop.create_future()
-            self._room = room
+            room = self._drain_waiter or self._loop.create_future()
+            self._drain_waiter = room
             await room
 
     def data_received(self, data: bytes) -> None:
         """Take in received bytes."""
-        if self._deaf:
+        if self._is_discarding:
             return
-        if not self._ahead:
-            self._ahead = data
-            self._read()
-        elif len(self._ahead) < AHEAD_BYTES:
-            self._ahead = b"".join((self._ahead, data))
+        if not self._unparsed:
+            self._unparsed = data
+            self._parse_next()
+        elif len(self._unparsed) < AHEAD_BYTES:
+            self._unparsed = b"".join((self._unparsed, data))
             self._pause()
         else:
             self.abort()
 
     def eof_received(self) -> bool | None:
         """Handle a half-close: finish the requests received so far; a caller that is gone is noticed when sent to."""
-        asked, wire = self._under_way, self.transport
-        if self._left:
+        asked, wire = self._request, self.transport
+        if self._is_half_closed:
             return True
-        if self._deaf or wire is None or wire.get_extra_info("sslcontext") is not None:
+        if self._is_discarding or wire is None or wire.get_extra_info("sslcontext") is not None:
             return None
         if asked is None:
-            waits = bool(self._head_bytes or self._has_queue() or self._ahead)
+            waits = bool(self._head_bytes or self._has_queue() or self._unparsed)
         else:
             # A caller that closes its side in the middle of an answer has left.
             waits = asked.content.is_eof() and not asked.writer.output_size
         if not waits:
             return None
-        self._left = True
-        self._loop.call_soon(self._look_again)
+        self._is_half_closed = True
+        self._loop.call_soon(self._check_half_closed)
         return True
 
     # What the handler calls.
 
     def body_resumed(self) -> None:
         """Pause the socket again if received bytes wait: aiohttp, which has room for more of a body, resumed it."""
-        if self._ahead:
+        if self._unparsed:
             self._pause()
 
     def failed(self) -> None:
         """Cut the connection after a request that could not be answered, unless it is ending already."""
-        if not self._deaf:
+        if not self._is_discarding:
             self.abort()
 
     def sent(self, *, ends: bool) -> None:
         """Finish a request whose answer was sent as far as the caller reads it; go on to the next one unless it `ends`."""
-        self._under_way = self.task = None
-        self._last = ends
-        wait = STALL_SECONDS if ends else self._place.idle_timeout
-        self._due = self._place.now + wait
-        if self._left:
-            self._loop.call_later(_SOON, self._look_again)
-        if self._place.closing:
+        self._request = self.task = None
+        self._is_last_answer = ends
+        wait = STALL_SECONDS if ends else self._listener.idle_timeout
+        self._deadline = self._listener.now + wait
+        if self._is_half_closed:
+            self._loop.call_later(_SOON, self._check_half_closed)
+        if self._listener.closing:
             if self._handler is not None:
                 self._handler.close()
-        elif self._ahead:
-            self._go_on()
+        elif self._unparsed:
+            self._schedule_parse()
 
     # Internals.
 
-    def _go_on(self) -> None:
+    def _schedule_parse(self) -> None:
         """Continue parsing in the next turn of the loop."""
-        if self._turn is None:
-            self._turn = self._loop.call_soon(self._read)
+        if self._parse_handle is None:
+            self._parse_handle = self._loop.call_soon(self._parse_next)
 
-    def _read(self) -> None:
+    def _parse_next(self) -> None:
         """Parse a piece of the received bytes; the rest follows in later turns, or after earlier requests are answered."""
-        self._turn = None
-        if self._deaf or self.transport is None:
+        self._parse_handle = None
+        if self._is_discarding or self.transport is None:
             return
-        if self._ahead and not self._is_behind():
-            ahead, size = self._ahead, self._share()
-            self._ahead = memoryview(ahead)[size:] if size < len(ahead) else b""
+        if self._unparsed and not self._is_behind():
+            ahead, size = self._unparsed, self._parse_size()
+            self._unparsed = memoryview(ahead)[size:] if size < len(ahead) else b""
             self._parse(bytes(ahead[:size]))
-        if not self._ahead:
-            if self._waits and (self._handler is None or self._handler.has_room):
-                self._waits = False
+        if not self._unparsed:
+            if self._is_read_paused and (self._handler is None or self._handler.has_room):
+                self._is_read_paused = False
                 self.transport.resume_reading()
             return
         self._pause()
         if not self._is_behind():
-            self._go_on()
+            self._schedule_parse()
 
     def _is_behind(self) -> bool:
         """Return whether the waiting bytes must stay unparsed until an earlier request is answered."""
-        return self._has_queue() or (
-            self._under_way is not None and self._under_way.content.is_eof()
-        )
+        return self._has_queue() or (self._request is not None and self._request.content.is_eof())
 
-    def _share(self) -> int:
+    def _parse_size(self) -> int:
         """Return how many bytes to parse now: those of one head, of a body of known length, or a piece."""
-        asked = self._under_way
+        asked = self._request
         if asked is not None:
             length = asked.content_length
             if length is not None:
                 return max(1, length - asked.content.total_bytes)
-            lines = bytes(self._ahead[:PIECE_BYTES]).count(b"\n")
+            lines = bytes(self._unparsed[:PIECE_BYTES]).count(b"\n")
             return FEW_BYTES if lines > MANY_LINES else PIECE_BYTES
-        end = bytes(self._ahead[: heads.MAX_HEAD_BYTES]).find(_HEAD_END)
+        end = bytes(self._unparsed[: heads.MAX_HEAD_BYTES]).find(_HEAD_END)
         # aiohttp loses bytes that are parsed together with an upgrade offer and follow it.
-        self._apart = end >= 0
-        return end + len(_HEAD_END) if self._apart else PIECE_BYTES
+        self._is_head_parsed_alone = end >= 0
+        return end + len(_HEAD_END) if self._is_head_parsed_alone else PIECE_BYTES
 
     def _parse(self, piece: bytes) -> None:
-        asked = self._under_way
-        if asked is None and not self._last:
+        asked = self._request
+        if asked is None and not self._is_last_answer:
             if self._head_bytes > heads.MAX_HEAD_BYTES:
                 self.refuse(HeadTooLarge(f"the headers exceed {heads.MAX_HEAD_BYTES} bytes"))
                 return
             if not self._head_bytes:
-                self._head_due, self._due = self._loop.time() + self._place.head_timeout, inf
+                self._head_deadline = self._loop.time() + self._listener.head_timeout
+                self._deadline = inf
             self._head_bytes += len(piece)
         if self._handler is None:
             self._handler = HttpHandler(self._server, self)
@@ -365,19 +366,19 @@ class CallerConnection(asyncio.Protocol):
         return self._handler is not None and self._handler.waits
 
     def _pause(self) -> None:
-        self._waits = True
+        self._is_read_paused = True
         if self.transport is not None:
             self.transport.pause_reading()
 
-    def _look_again(self) -> None:
+    def _check_half_closed(self) -> None:
         """End the connection of a caller that has closed its side, once all is answered or the caller is gone."""
-        asked, wire = self._under_way, self.transport
-        if wire is None or self._deaf:
+        asked, wire = self._request, self.transport
+        if wire is None or self._is_discarding:
             return
-        if asked is None and not self._has_queue() and not self._ahead:
+        if asked is None and not self._has_queue() and not self._unparsed:
             self.end()
         elif asked is None or (self._probe_due == inf and self._probe(asked, self._loop.time())):
-            self._loop.call_later(_SOON, self._look_again)
+            self._loop.call_later(_SOON, self._check_half_closed)
         elif self._is_gone():
             self.abort()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from node.config.addresses import HostPort, host_port
-from node.config.settings import Keyless, Settings
+from node.config.settings import KeylessAccess, Settings
 from node.faces import Listening
 from node.peers.reach import host_of
 
@@ -45,7 +45,7 @@ def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> t
     )
 
 
-def warned(found: Iterable[Surface]) -> str:
+def exposure_warning(found: Iterable[Surface]) -> str:
     """Return one line that says what other machines may use without a key, and how to close it; empty for nothing."""
     ways: dict[str, list[str]] = {}
     for surface in found:
@@ -60,7 +60,7 @@ def warned(found: Iterable[Surface]) -> str:
 def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
     place = host_port(listening.http)
     who = HERE if place.loopback else EVERYBODY
-    if place.loopback and settings.node.open is Keyless.EVERYBODY:
+    if place.loopback and settings.node.open is KeylessAccess.EVERYBODY:
         who = BEYOND
     key = _users_key(settings, place)
     closing = "to close it, use --open machine or --open nobody, and create keys: modelvine key create NAME"
@@ -74,9 +74,9 @@ def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
 def _users_key(settings: Settings, place: HostPort) -> str:
     """Return what callers must show to use models, empty for nothing; people on this machine need nothing by default."""
     match settings.node.open:
-        case Keyless.EVERYBODY:
+        case KeylessAccess.EVERYBODY:
             return ""
-        case Keyless.MACHINE:
+        case KeylessAccess.MACHINE:
             return "" if place.loopback else "a user's key (except users of this machine)"
     return "a user's key"
 

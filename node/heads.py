@@ -123,7 +123,7 @@ def fault_of(error: BaseException | None) -> FaceError:
     return BadHead("these bytes are not an HTTP request; send HTTP/1.1, without TLS on this port")
 
 
-def spelt(error: FaceError, id_: str, fixed: FixedHeaders) -> bytes:
+def encode_refusal(error: FaceError, id_: str, fixed: FixedHeaders) -> bytes:
     """Return the bytes of an error response after which the connection ends."""
     response = refusal(error).response()
     body = cast("bytes", response.body)

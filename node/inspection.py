@@ -82,7 +82,7 @@ class Inspector(Protocol):
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Return what a worker reports of itself, `None` if it did not answer."""
 
-    async def greet(self, worker: Worker) -> bool:
+    async def check_alive(self, worker: Worker) -> bool:
         """Return whether a worker answers at all."""
 
 
@@ -148,7 +148,7 @@ class Inspection:
 
         async def one(process: Process, worker: Worker) -> None:
             answers[process] = False
-            answers[process] = await self._inspector.greet(worker)
+            answers[process] = await self._inspector.check_alive(worker)
 
         await _of_each(workers, one, self._within + _GRACE)
         return [w for w in workers if answers.get(process_of(w)) is False]

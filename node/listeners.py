@@ -22,7 +22,7 @@ from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.config.web import WebSettings
 from node.connection_limits import ConnectionCounts, ConnectionLimits
-from node.connections import CallerConnection, Surroundings
+from node.connections import CallerConnection, ListenerContext
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
 from node.faces.request_reader import EXPECTS
@@ -32,9 +32,9 @@ from node.lane.calls import LANE
 from node.lane.connection import LaneConnection
 from node.shared_connections import SharedConnections
 from node.tls import Certificate
-from registry.errors import InvalidSignature, cannot_listen
+from registry.errors import InvalidSignature, listen_error_text
 from registry.records import PeerId
-from router.peers.alpn import offer
+from router.peers.alpn import offer_sharing
 from router.peers.certificate import peer_of_certificate, trust
 
 MOST = 1_048_576
@@ -61,14 +61,14 @@ def raise_limit() -> int:
     return wanted
 
 
-def room_for(limit: int) -> int:
+def connections_within(limit: int) -> int:
     """Return how many connections to each listener fit into `limit` open files."""
     return max(1, (limit - _SPARE) // (_LISTENERS * _PER_CALLER))
 
 
-def fitted(settings: Settings, limit: int) -> Settings:
+def fit_connections(settings: Settings, limit: int) -> Settings:
     """Return settings whose connections fit into `limit` open files; log if these are fewer than were set."""
-    most = room_for(limit)
+    most = connections_within(limit)
     if settings.web.connections <= most:
         return settings
     wanted = "connections" in settings.web.model_fields_set
@@ -110,17 +110,17 @@ def bind(address: HostPort, setting: str, *, count: int = 1) -> list[socket.sock
     share theirs.
     """
     try:
-        first = _bound(address, shared=False)
+        first = _bind_socket(address, shared=False)
         if count == 1:
             return [first]
-        place = place_of(first)
+        place = listening_address(first)
         first.close()
-        return [_bound(place, shared=True) for _ in range(count)]
+        return [_bind_socket(place, shared=True) for _ in range(count)]
     except OSError as error:
-        raise OSError(cannot_listen(str(address), setting, error)) from error
+        raise OSError(listen_error_text(str(address), setting, error)) from error
 
 
-def _bound(address: HostPort, *, shared: bool) -> socket.socket:
+def _bind_socket(address: HostPort, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     place = address.host, address.port
     listener = socket.create_server(place, family=family, backlog=_BACKLOG, reuse_port=shared)
@@ -131,12 +131,12 @@ def _bound(address: HostPort, *, shared: bool) -> socket.socket:
     return listener
 
 
-def place_of(listener: socket.socket) -> HostPort:
+def listening_address(listener: socket.socket) -> HostPort:
     """Return the address on which a socket listens."""
     return HostPort(*listener.getsockname()[:2])
 
 
-class Listener(Surroundings):
+class Listener(ListenerContext):
     """An application that is served on any number of sockets. A caller that disconnects cancels its request."""
 
     def __init__(
@@ -165,10 +165,10 @@ class Listener(Surroundings):
         )
         self._tls = tls
         if tls is not None:
-            offer(tls)
+            offer_sharing(tls)
         self._runner = web.AppRunner(app)
         self._calls = app.get(LANE)
-        app.on_response_prepare.append(partial(_dress, fixed))
+        app.on_response_prepare.append(partial(_add_fixed_headers, fixed))
         self._server: web.Server | None = None
         self._connections: dict[CallerConnection, None] = {}
         self._limits = ConnectionLimits(
@@ -179,18 +179,18 @@ class Listener(Surroundings):
         )
         self._sockets: dict[socket.socket, asyncio.Server | Acceptor] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._shut = False
+        self._is_shut = False
         """Whether no further connection is served."""
 
-    async def on(self, listener: socket.socket) -> None:
+    async def listen_on(self, listener: socket.socket) -> None:
         """Accept connections on a bound socket."""
-        alone = await self._prepared()
+        alone = await self._connection_factory()
         if self._preface:
             listener.listen(_BACKLOG)
             self._sockets[listener] = Acceptor(listener, self._preface, alone, self._limits)
             return
         self._sockets[listener] = await asyncio.get_running_loop().create_server(
-            self._shared.through(alone) if self._tls else alone,
+            self._shared.protocol_factory(alone) if self._tls else alone,
             sock=listener,
             ssl=self._tls,
             backlog=_BACKLOG,
@@ -203,12 +203,12 @@ class Listener(Surroundings):
 
     async def take(self, connection: socket.socket) -> None:
         """Serve an accepted connection, without TLS."""
-        alone = await self._prepared()
+        alone = await self._connection_factory()
         await asyncio.get_running_loop().connect_accepted_socket(alone, connection)
 
     async def retire(self) -> None:
         """Accept no more connections, but those that wait to be accepted, which closed sockets would reset."""
-        await _caught_up()
+        await _let_loop_catch_up()
         for listener in self._sockets.values():
             listener.close()
 
@@ -219,15 +219,15 @@ class Listener(Surroundings):
         """
         self.closing = True
         await self.retire()
-        await _caught_up()
-        self._shut = True
+        await _let_loop_catch_up()
+        self._is_shut = True
         self._shared.go_away()
         for connection in tuple(self._connections):
             connection.leave()
-        if busy := self._busy():
+        if busy := self._running_tasks():
             await asyncio.wait(busy, timeout=within)
         # Handlers are cancelled before their connections are cut, so that they can tell their callers.
-        left = self._busy()
+        left = self._running_tasks()
         for task in left:
             task.cancel()
         if left:
@@ -246,11 +246,11 @@ class Listener(Surroundings):
 
     def made(self, connection: CallerConnection) -> bool:
         """Add an open connection; return whether there is room for it."""
-        if self._shut or not self._limits.enter(connection, connection.address):
+        if self._is_shut or not self._limits.enter(connection, connection.address):
             return False
         self._connections[connection] = None
         if self._timer is None:
-            self._look(asyncio.get_running_loop())
+            self._check_connections(asyncio.get_running_loop())
         return True
 
     def lost(self, connection: CallerConnection) -> None:
@@ -260,14 +260,14 @@ class Listener(Surroundings):
 
     # Internals.
 
-    async def _prepared(self) -> Callable[[], CallerConnection]:
+    async def _connection_factory(self) -> Callable[[], CallerConnection]:
         """Return the factory of connection protocols; the first call sets up the server."""
         if self._server is None:
             await self._runner.setup()
             made = cast("web.Server", self._runner.server)
             self._server = web.Server(
-                partial(_answer, made.request_handler),
-                request_factory=partial(_begin, made.request_factory),
+                partial(_handle_request, made.request_handler),
+                request_factory=partial(_make_request, made.request_factory),
                 handler_cancellation=True,
             )
         calls = self._calls
@@ -278,20 +278,22 @@ class Listener(Surroundings):
     async def _end_handshakes(self) -> None:
         for server in self._sockets.values():
             if isinstance(server, Acceptor):
-                await server.dismiss()
+                await server.cancel_pending()
 
-    def _busy(self) -> list[asyncio.Task[Any]]:
+    def _running_tasks(self) -> list[asyncio.Task[Any]]:
         return [found.task for found in self._connections if found.task is not None]
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_connections(self, loop: asyncio.AbstractEventLoop) -> None:
         self.now = loop.time()
         for connection in tuple(self._connections):
             connection.look(self.now)
         # A listener without connections has no timer.
-        self._timer = loop.call_later(_GRAIN, self._look, loop) if self._connections else None
+        self._timer = (
+            loop.call_later(_GRAIN, self._check_connections, loop) if self._connections else None
+        )
 
 
-async def _caught_up() -> None:
+async def _let_loop_catch_up() -> None:
     """Return when the event loop has taken in what had arrived at its sockets, and has begun to answer it."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)
@@ -302,7 +304,7 @@ def connection_of(request: web.BaseRequest) -> CallerConnection:
     return cast("CallerConnection", cast("HttpHandler", request.protocol).connection)
 
 
-def _begin(
+def _make_request(
     make: Callable[..., web.BaseRequest], said: RawRequestMessage, *more: Any
 ) -> web.BaseRequest:
     expects = said.headers.get("expect", "").lower() == CONTINUE
@@ -318,7 +320,7 @@ def _begin(
     return request
 
 
-async def _answer(
+async def _handle_request(
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], request: web.BaseRequest
 ) -> web.StreamResponse:
     """Have a request answered if all parsers read it the same way; otherwise refuse it and end the connection."""
@@ -335,7 +337,9 @@ async def _answer(
         connection.answered()
 
 
-async def _dress(fixed: FixedHeaders, request: web.Request, response: web.StreamResponse) -> None:
+async def _add_fixed_headers(
+    fixed: FixedHeaders, request: web.Request, response: web.StreamResponse
+) -> None:
     """Add the headers that every answer has, and end the connection after the last answer."""
     response.headers.update(fixed.fields)
     if connection_of(request).is_last(request):
@@ -356,11 +360,11 @@ async def serve(
     """Serve an application until `closing` closes."""
     served = Listener(app, settings, counts, tls=tls, certificate=certificate)
     closing.push_async_callback(served.close)
-    await served.on(listener)
+    await served.listen_on(listener)
     return served
 
 
-def welcome(
+def trust_known_nodes(
     tls: SSLContext, known: KnownPeers, *, at_most: int
 ) -> Callable[[Iterable[PeerId]], None]:
     """Trust the certificates of all known nodes, and return a listener that does so for nodes that change."""

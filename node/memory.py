@@ -29,7 +29,7 @@ _C = ctypes.CDLL(None)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
-def settle() -> None:
+def configure_collector() -> None:
     """Exclude everything built so far from garbage collection, then enable it.
 
     Every full collection would walk these objects: the imports alone are 126,000 objects and 35 ms, during which no byte is
@@ -37,7 +37,7 @@ def settle() -> None:
     """
     gc.freeze()
     # Memory that the imports have freed: 0.8 MB.
-    _give_back()
+    _release()
     if hasattr(_C, "mallopt"):
         _C.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
         _C.mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
@@ -45,13 +45,13 @@ def settle() -> None:
     gc.enable()
 
 
-async def give_back(every: float = GIVE_BACK_SECONDS) -> None:
+async def release_forever(every: float = GIVE_BACK_SECONDS) -> None:
     """Return kept memory to the kernel every `every` seconds: 60 MB take 5 ms, and if nothing is kept it takes no time."""
     while True:
         await asyncio.sleep(every)
-        _give_back()
+        _release()
 
 
-def _give_back() -> None:
+def _release() -> None:
     if hasattr(_C, "malloc_trim"):
         _C.malloc_trim(0)

@@ -32,7 +32,7 @@ class NoPreamble(ValueError):
     """A connection does not begin with a valid preamble."""
 
 
-async def told_address(receive: Receive) -> str:
+async def read_client_address(receive: Receive) -> str:
     """Read a preamble, and no byte more; return the client's address, empty if the proxy speaks for itself.
 
     Raise `NoPreamble`.
@@ -43,7 +43,7 @@ async def told_address(receive: Receive) -> str:
         length = int.from_bytes(head[-2:])
         if length > MAX_BYTES - _HEAD:
             raise NoPreamble("the preamble is too long")
-        return _told_v2(head, await _exactly(receive, length))
+        return _parse_v2(head, await _exactly(receive, length))
     if not begun.startswith(b"PROXY "):
         raise NoPreamble("there is no preamble")
     line = begun
@@ -52,10 +52,10 @@ async def told_address(receive: Receive) -> str:
             raise NoPreamble("the preamble is too long")
         # Its length is unknown, and the bytes behind it are not part of it.
         line += await _exactly(receive, 1)
-    return _told_v1(line)
+    return _parse_v1(line)
 
 
-def _told_v1(line: bytes) -> str:
+def _parse_v1(line: bytes) -> str:
     found = _V1.fullmatch(line)
     if found is None:
         raise NoPreamble("the preamble does not have the form of version 1")
@@ -71,7 +71,7 @@ def _told_v1(line: bytes) -> str:
     return str(caller)
 
 
-def _told_v2(head: bytes, rest: bytes) -> str:
+def _parse_v2(head: bytes, rest: bytes) -> str:
     command, family = head[12], head[13]
     if command == _LOCAL or (command == _PROXY and family == _UNSPECIFIED):
         return ""

@@ -13,13 +13,13 @@ from pathlib import Path
 import uvloop
 
 from node import __version__, memory
-from node.assembly import Given, Parts, access_of, assemble
+from node.assembly import NodeInputs, NodeParts, assemble, make_access
 from node.auth.quota_sync import OwnCounters, QuotaSync
-from node.auth.quotas import Quotas, of_addresses
+from node.auth.quotas import Quotas, limits_of_addresses
 from node.compiled import SLOWER, is_compiled
 from node.config.addresses import HostPort, host_port
 from node.config.settings import Settings
-from node.exposure import surfaces, warned
+from node.exposure import exposure_warning, surfaces
 from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
 from node.faces.v1 import own_link_routes
@@ -29,11 +29,11 @@ from node.listeners import (
     TRUSTED_PER_NODE,
     Listener,
     bind,
-    fitted,
-    place_of,
+    fit_connections,
+    listening_address,
     raise_limit,
     serve,
-    welcome,
+    trust_known_nodes,
 )
 from node.observe import logs
 from node.observe.aggregate import Aggregate
@@ -43,11 +43,11 @@ from node.observe.measurements import MeasurementsExporter
 from node.observe.queue_samples import QueueSamples
 from node.observe.refusals import Refusals
 from node.peers import bootstrap
-from node.peers.followers import tell_revoked
-from node.peers.reach import host_of, invitation, reach_of, within_reach
+from node.peers.followers import announce_revocations
+from node.peers.reach import host_of, invitation, local_address, reach_of
 from node.runtime import Signals, supervise
 from node.secrets.identity import control_token
-from node.tls import Certificate, certificate_given
+from node.tls import Certificate, configured_certificate
 from registry.errors import RegistryError, StoreUnavailable
 from registry.records import Reach, Standing
 from registry.service import Registry
@@ -79,10 +79,10 @@ def run(
 
     `grant` is the grant that it shows to nodes that require one.
     """
-    settings = fitted(settings, raise_limit())
-    given = Given(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
+    settings = fit_connections(settings, raise_limit())
+    given = NodeInputs(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
     try:
-        uvloop.run(_live(given, ready))
+        uvloop.run(_run_node(given, ready))
     except (RegistryError, OSError, ValueError) as error:
         advice = ""
         if isinstance(error, StoreUnavailable):
@@ -93,22 +93,22 @@ def run(
     return 0
 
 
-async def _live(given: Given, ready: Callable[[str], None]) -> None:
+async def _run_node(given: NodeInputs, ready: Callable[[str], None]) -> None:
     signals = Signals()
     settings = given.settings
     async with AsyncExitStack() as closing:
         faces, links = _bind(settings, closing)
-        certificate = certificate_given(settings)
+        certificate = configured_certificate(settings)
         listening = Listening(
-            http=str(place_of(faces[0])),
-            link=str(place_of(links[0])),
+            http=str(listening_address(faces[0])),
+            link=str(listening_address(links[0])),
             secured=certificate is not None,
         )
         parts = await assemble(given, listening, closing)
         registry = parts.registry
         context = _context(given, parts, listening)
         others = await _open_link(context, given.identity, links[0], closing)
-        reach = await _enter_mesh(given, parts, place_of(links[0]), closing)
+        reach = await _enter_mesh(given, parts, listening_address(links[0]), closing)
         counts = parts.metrics.connections
         public = await serve(
             public_app(context), faces[0], closing, settings.web, counts, certificate=certificate
@@ -131,16 +131,16 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             if helpers:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
-            memory.settle()
+            memory.configure_collector()
             also = "".join(f" {name}={place}" for name, place in rpcs.items())
             ready(f"ready http={listening.url} p2p={registry.mesh.addresses()[0]}{also}")
-            _tell_once(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
+            _log_surfaces(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
                 own, listen = registry.mesh.addresses(), settings.mesh.listen
                 log.info("%s", invitation(own, listen=listen, private=private))
             await signals.first.wait()
-            await _say_farewell(context, signals.second, settings.node.drain_timeout)
+            await _announce_drain(context, signals.second, settings.node.drain_timeout)
             # A proxy in front would open connections for ever, and requests in flight at the end of the drain would be cut off.
             leaving.set()
             await public.retire()
@@ -154,13 +154,13 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
 
 
 async def _enter_mesh(
-    given: Given, parts: Parts, link: HostPort, closing: AsyncExitStack
+    given: NodeInputs, parts: NodeParts, link: HostPort, closing: AsyncExitStack
 ) -> Callable[[], Reach]:
     """Start the registry and publish this node; return what tells where other nodes reach it."""
     registry = parts.registry
     # Restored before any address is dialled: a configured one may have been removed.
     await parts.bootstrap.restore()
-    own = within_reach(link)
+    own = local_address(link)
     await registry.start(partial(serve_pipe, host=own.host, port=own.port))
     closing.push_async_callback(registry.stop)
     reach = partial(_reach, registry, certificate_of(given.identity), link)
@@ -200,9 +200,9 @@ def _background(
         **shown,
         **sent,
         "registry": registry.run,
-        "addresses": partial(_follow, registry, reach),
+        "addresses": partial(_announce_address_changes, registry, reach),
         "keys": context.keys.follow,
-        "revocations": partial(tell_revoked, context.keys, registry),
+        "revocations": partial(announce_revocations, context.keys, registry),
         "usage": context.usage_log.run,
         "queues": _queues(context).run,
         "receipts": context.receipt_log.run,
@@ -210,7 +210,7 @@ def _background(
         "contacts": partial(bootstrap.watch, context.bootstrap, registry.mesh, time.monotonic),
         "workers": context.inspection.watch,
         "loop lag": partial(context.loop_lag.watch, time.monotonic),
-        "memory": memory.give_back,
+        "memory": memory.release_forever,
         "refusals": partial(
             Refusals().watch,
             lambda: {**registry.counted(), **context.aggregate.connections().events},
@@ -219,13 +219,13 @@ def _background(
     }
 
 
-def _tell_once(settings: Settings, listening: Listening, mesh: Sequence[str]) -> None:
+def _log_surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> None:
     if not is_compiled():
         log.info("%s", SLOWER)
     found = surfaces(settings, listening, mesh)
     for surface in found:
         log.info("surface: %s", surface)
-    if warning := warned(found):
+    if warning := exposure_warning(found):
         log.warning("%s", warning)
 
 
@@ -251,7 +251,7 @@ def _queues(context: Context) -> QueueSamples:
     )
 
 
-def _context(given: Given, parts: Parts, listening: Listening) -> Context:
+def _context(given: NodeInputs, parts: NodeParts, listening: Listening) -> Context:
     loop_lag = LoopLag()
     aggregate = Aggregate(parts.router, parts.metrics, loop_lag, logs.recent())
     return Context(
@@ -262,8 +262,10 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         agent=parts.agent,
         keys=parts.keys,
         inspection=Inspection(parts.agent, parts.router, time.monotonic),
-        access=access_of(given, parts.keys),
-        quotas=Quotas(given.outside.now, given.outside.wall, of_addresses(given.settings.web)),
+        access=make_access(given, parts.keys),
+        quotas=Quotas(
+            given.outside.now, given.outside.wall, limits_of_addresses(given.settings.web)
+        ),
         usage=parts.usage.book,
         usage_log=parts.usage,
         audit=parts.audit,
@@ -291,7 +293,7 @@ async def _open_link(
     tls = server_context(identity)
     registry = context.registry
     most = TRUSTED_PER_NODE * context.settings.registry.max_nodes
-    registry.on_change(welcome(tls, registry, at_most=most))
+    registry.on_change(trust_known_nodes(tls, registry, at_most=most))
     settings, counts = context.settings.web, context.metrics.connections
     return await serve(
         link_app(context, registry.replica, context.keys, own_link_routes(context)),
@@ -303,7 +305,7 @@ async def _open_link(
     )
 
 
-async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
+async def _announce_address_changes(registry: Registry, reach: Callable[[], Reach]) -> None:
     """Announce changes of the node's own addresses, as after a change of network or a restart of the mesh."""
     told = registry.own.reach
     while True:
@@ -313,7 +315,7 @@ async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
             await registry.readdress(now)
 
 
-async def _say_farewell(context: Context, hurry: asyncio.Event, patience: float) -> None:
+async def _announce_drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
     """Tell other nodes to go elsewhere, and serve for a moment more, for at most `patience` seconds."""
     log.info("draining: %d requests in flight", context.aggregate.in_flight())
     await context.registry.stand(Standing.DRAINING)

@@ -18,7 +18,7 @@ from node.errors import CommandFailed
 from node.secrets import secret_files
 
 
-def endings() -> tuple[signal.Signals, ...]:
+def ending_signals() -> tuple[signal.Signals, ...]:
     """Return SIGTERM, SIGINT for Ctrl-C, and SIGHUP for a closed terminal unless it is ignored, as nohup makes it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
@@ -31,10 +31,10 @@ class Signals:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in endings():
-            loop.add_signal_handler(number, self._came)
+        for number in ending_signals():
+            loop.add_signal_handler(number, self._handle_signal)
 
-    def _came(self) -> None:
+    def _handle_signal(self) -> None:
         if self.first.is_set():
             self.second.set()
         self.first.set()
@@ -44,7 +44,7 @@ LOCK_FILE = "node.lock"
 
 
 @contextmanager
-def only_node_in(data_dir: Path) -> Iterator[None]:
+def hold_data_dir_lock(data_dir: Path) -> Iterator[None]:
     """Hold the lock of a data directory; raise `CommandFailed` if another process holds it."""
     path = data_dir / LOCK_FILE
     taken = (
@@ -53,7 +53,7 @@ def only_node_in(data_dir: Path) -> Iterator[None]:
     )
     with ExitStack() as held:
         try:
-            held.enter_context(lock_of(path, taken))
+            held.enter_context(hold_file_lock(path, taken))
         except OSError as error:
             raise CommandFailed(
                 f"{secret_files.unwritable(path, error)}; set another with --data-dir DIR"
@@ -62,7 +62,7 @@ def only_node_in(data_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def lock_of(path: Path, taken: str) -> Iterator[None]:
+def hold_file_lock(path: Path, taken: str) -> Iterator[None]:
     """Hold the lock of a file, created if absent; raise `CommandFailed` with `taken` if another process holds it, or `OSError`.
 
     The kernel releases the lock when the process ends, however it ends, so there is no stale lock.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from registry.records import PeerId
-from router.peers.alpn import Arrival
+from router.peers.alpn import NegotiatingProtocol
 from router.peers.certificate import peer_of_certificate
 from router.peers.muxed import MuxedConnection
 
@@ -28,9 +28,9 @@ class SharedConnections:
         self._peers: dict[MuxedConnection, PeerId] = {}
         self._all_ended = asyncio.Event()
 
-    def through(self, alone: Factory) -> Factory:
+    def protocol_factory(self, alone: Factory) -> Factory:
         """Return a factory for the protocols of all connections; `alone` creates that of a plain one and of each stream."""
-        return lambda: Arrival(alone, lambda: MuxedConnection(self, accept=alone))
+        return lambda: NegotiatingProtocol(alone, lambda: MuxedConnection(self, accept=alone))
 
     def begun(self, connection: MuxedConnection) -> None:
         """Add a connection, and cut it if its node has too many."""
@@ -39,7 +39,7 @@ class SharedConnections:
         )
         others = [other for other, of in self._peers.items() if of == peer]
         if others:
-            connection.mux.vain = others[0].mux.vain
+            connection.mux.wasted_streams = others[0].mux.wasted_streams
         if len(others) >= SHARED_PER_PEER:
             log.warning("%s already has %d links to this node", peer, SHARED_PER_PEER)
             connection.abort()

@@ -62,7 +62,7 @@ class Certificate:
         return stamp
 
 
-def certificate_given(settings: Settings) -> Certificate | None:
+def configured_certificate(settings: Settings) -> Certificate | None:
     """Return the certificate of the settings, `None` if they name none; raise `OSError` with a message for the operator."""
     if not settings.node.tls_cert:
         return None

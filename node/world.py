@@ -71,13 +71,13 @@ class NodeWorld:
     def absence_of(self, node: PeerId) -> float:
         """Return for how many seconds a node has not been heard; infinite for an unknown node."""
         pulse = self._replica.pulses().get(node)
-        return math.inf if pulse is None else pulse.silence(self._now())
+        return math.inf if pulse is None else pulse.seconds_silent(self._now())
 
     def is_silent(self, node: PeerId) -> bool:
         """Return whether a node left this node's probe unanswered, and has not answered since, nor sent anything lately."""
         return self._registry.silent(node) and not self._links.hears(node, LATELY)
 
-    def look_at(self, node: PeerId) -> None:
+    def request_probe(self, node: PeerId) -> None:
         """Have the registry probe a node."""
         self._registry.look(node)
 
@@ -90,7 +90,7 @@ class NodeWorld:
             return
         node, shown = candidate.node, outcome.shows
         # A busy node gives the same evidence a thousand times a second.
-        known = shown is Evidence.ANSWERED and self._replica.is_well(node, self._now())
+        known = shown is Evidence.ANSWERED and self._replica.is_healthy(node, self._now())
         if shown is not None and not known:
             self._registry.observe(node, shown)
         # The node's newest record has not arrived yet, or was lost.

@@ -37,14 +37,14 @@ class Penalties:
         self._offences = RateLimit(rate=FORGIVEN_PER_SECOND, burst=OFFENCES)
         self._barred: dict[PeerId, float] = {}
 
-    def offence(self, peer: PeerId, now: float, *, weight: float = 1.0) -> bool:
+    def note_offence(self, peer: PeerId, now: float, *, weight: float = 1.0) -> bool:
         """Count an offence; return whether it bars the peer from now on."""
-        if self.barred(peer, now) or self._offences.allows(peer, now, cost=weight):
+        if self.is_barred(peer, now) or self._offences.allows(peer, now, cost=weight):
             return False
         put_newest(self._barred, peer, now + BARRED_SECONDS, most=MAX_BUCKETS)
         return True
 
-    def barred(self, peer: PeerId, now: float) -> bool:
+    def is_barred(self, peer: PeerId, now: float) -> bool:
         """Return whether a peer is barred; a peer whose time is over is removed from the list."""
         if now >= self._barred.get(peer, float("inf")):
             del self._barred[peer]
@@ -66,7 +66,7 @@ class Admission:
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether our lists admit a peer, and it is not barred at the moment."""
-        admitted = self._access.admits(peer) and not self._penalties.barred(peer, self._now())
+        admitted = self._access.admits(peer) and not self._penalties.is_barred(peer, self._now())
         self._counters["kept_out"] += not admitted
         return admitted
 
@@ -79,10 +79,10 @@ class Admission:
             log.warning("refused a question: %s asks too often", asker)
             raise LimitReached(f"{asker} asks too often")
 
-    async def offence(self, peer: PeerId, *, weight: float = 1.0) -> None:
+    async def note_offence(self, peer: PeerId, *, weight: float = 1.0) -> None:
         """Note that a peer did what no honest peer does; disconnect it when it does so repeatedly."""
         self._counters["offences"] += 1
-        if self._penalties.offence(peer, self._now(), weight=weight):
+        if self._penalties.note_offence(peer, self._now(), weight=weight):
             self._counters["barred"] += 1
             log.warning(
                 "disconnected %s for %d s: it sent too many malformed or forged frames",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar, overload
 
-from registry.records import SERVICE_TYPES, PeerId, Reach, Record, Service, name_of_any
+from registry.records import SERVICE_TYPES, PeerId, Reach, Record, Service, service_type_name
 from registry.signing import ID_HEAD
 
 Key = TypeVar("Key")
@@ -118,7 +118,7 @@ def newer(a: Signed, b: Signed) -> Signed:
 def names_of(service: Service) -> tuple[str, ...]:
     """Return the names under which clients may request a service: `MODEL`, `PROJECT/MODEL`, and its type if it is no model."""
     names = service.model, f"{service.project}/{service.model}"
-    return (*names, name_of_any(service.type)) if service.type in SERVICE_TYPES else names
+    return (*names, service_type_name(service.type)) if service.type in SERVICE_TYPES else names
 
 
 @lru_cache(maxsize=32_768)
@@ -199,11 +199,11 @@ class Catalog:
         for node, signed in news.items():
             before = self.held.get(node)
             total += _weight(signed) - (_weight(before) if before else 0)
-            self._reindex(offers, node, _offered(before), _offered(signed))
+            self._reindex(offers, node, _services_of(before), _services_of(signed))
         return replace(
             self,
             held=self.held.changed(news),
-            offers=self._with(offers),
+            offers=self._with_offers(offers),
             total=total % _DIGEST_MODULUS,
         )
 
@@ -213,11 +213,11 @@ class Catalog:
         if gone is None:
             return self
         offers: dict[str, tuple[Offer, ...]] = {}
-        self._reindex(offers, node, _offered(gone), frozenset())
+        self._reindex(offers, node, _services_of(gone), frozenset())
         return replace(
             self,
             held=self.held.changed({}, drop=[node]),
-            offers=self._with(offers),
+            offers=self._with_offers(offers),
             total=(self.total - _weight(gone)) % _DIGEST_MODULUS,
         )
 
@@ -241,7 +241,7 @@ class Catalog:
             known = self.offers.get(name, ()) if known is None else known
             offers[name] = (*(o for o in known if o.node != node), *own.get(name, ()))
 
-    def _with(self, offers: Mapping[str, tuple[Offer, ...]]) -> _Offers:
+    def _with_offers(self, offers: Mapping[str, tuple[Offer, ...]]) -> _Offers:
         some = {name: found for name, found in offers.items() if found}
         return self.offers.changed(some, drop=offers.keys() - some.keys())
 
@@ -250,6 +250,6 @@ def _weight(signed: Signed) -> int:
     return int.from_bytes(signed.fingerprint)
 
 
-def _offered(signed: Signed | None) -> frozenset[Service]:
+def _services_of(signed: Signed | None) -> frozenset[Service]:
     # Also of a node that left: it may be back in a moment, and its services stay known until it publishes others.
     return frozenset(signed.record.services) if signed else frozenset()

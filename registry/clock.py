@@ -10,7 +10,7 @@ class Clock(Protocol):
         """Return the seconds."""
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """The only source of randomness of the code that holds it."""
 
     def __call__(self) -> float:

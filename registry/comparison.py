@@ -6,7 +6,7 @@ from collections import Counter
 
 from registry import sync
 from registry.admission import LIE, Admission
-from registry.clock import Chance, Clock
+from registry.clock import Clock, RandomSource
 from registry.effects import Performer
 from registry.errors import InvalidFrame, MeshError
 from registry.intake.rate import RateLimit
@@ -42,7 +42,7 @@ class Comparison:
         settings: RegistrySettings,
         *,
         now: Clock,
-        random: Chance,
+        random: RandomSource,
         performer: Performer,
         counters: Counter[str],
     ) -> None:
@@ -54,8 +54,8 @@ class Comparison:
         self._random = random
         self._performer = performer
         self._counters = counters
-        self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
-        self._waiting: set[PeerId] = set()
+        self._queue: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
+        self._queued: set[PeerId] = set()
         self._claims: dict[PeerId, Version] = {}
         self._refreshed = RateLimit(rate=1 / REFRESH, burst=1)
         self._fetches = RateLimit(rate=FETCHES_PER_SECOND, burst=FETCHES_AT_ONCE)
@@ -64,25 +64,25 @@ class Comparison:
     def want(self, peer: PeerId) -> None:
         """Compare with a peer soon."""
         # A full queue means that comparisons are under way already; one of them will do.
-        if peer not in self._waiting and not self._wanted.full():
-            self._waiting.add(peer)
-            self._wanted.put_nowait(peer)
+        if peer not in self._queued and not self._queue.full():
+            self._queued.add(peer)
+            self._queue.put_nowait(peer)
 
     def fetch(self, node: PeerId, claimed: Version) -> None:
         """Fetch a record that a node claims to have published; a flood of claims causes a few comparisons a second."""
         connected = node in self._peers()
         if self._fetches.allows(node if connected else _ANYONE, self._now()):
-            self._want_word_of(node)
+            self._schedule_for(node)
             # A claim of a node that is not connected is not the fault of the peer that is asked instead.
-            if connected and node in self._waiting:
+            if connected and node in self._queued:
                 self._claims[node] = claimed
 
     def refresh(self, node: PeerId) -> None:
         """Fetch a node's record because a request found our copy outdated, at most once a second for each node."""
         if self._refreshed.allows(node, self._now()):
-            self._want_word_of(node)
+            self._schedule_for(node)
 
-    def _want_word_of(self, node: PeerId) -> None:
+    def _schedule_for(self, node: PeerId) -> None:
         """Compare with the node itself if it is connected, otherwise with a random peer."""
         connected = self._peers()
         if node in connected:
@@ -96,11 +96,11 @@ class Comparison:
     async def run(self) -> None:
         """Compare periodically, and with each peer that is wanted, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._now_and_then())
+            group.create_task(self._compare_periodically())
             for _ in range(_AT_ONCE):
-                group.create_task(self._work())
+                group.create_task(self._compare_queued())
 
-    async def _now_and_then(self) -> None:
+    async def _compare_periodically(self) -> None:
         while True:
             before = self._counters["syncs"]
             await asyncio.sleep(self._settings.sync * (0.5 + self._random()))
@@ -109,25 +109,25 @@ class Comparison:
             if peers and self._counters["syncs"] == before:
                 self.want(peers[int(self._random() * len(peers))].peer)
 
-    async def _work(self) -> None:
+    async def _compare_queued(self) -> None:
         while True:
-            peer = await self._wanted.get()
-            self._waiting.discard(peer)
+            peer = await self._queue.get()
+            self._queued.discard(peer)
             claimed = self._claims.pop(peer, None)
             try:
                 await self._compare(peer)
-                self._require(peer, claimed)
+                self._check_claim(peer, claimed)
             except InvalidFrame as error:
                 self._counters["syncs_failed"] += 1
                 log.debug("invalid answer of %s: %s", peer, error)
-                await self._admission.offence(peer, weight=LIE)
+                await self._admission.note_offence(peer, weight=LIE)
             except MeshError as error:
                 self._counters["syncs_failed"] += 1
                 log.debug("comparing with %s failed: %s", peer, error)
             else:
                 self._counters["syncs"] += 1
 
-    def _require(self, peer: PeerId, claimed: Version | None) -> None:
+    def _check_claim(self, peer: PeerId, claimed: Version | None) -> None:
         held = self._replica.catalog.held.get(peer)
         # Without a place for the record the claim cannot be checked.
         unplaced = held is None and not self._replica.room(None, self._now())

@@ -50,7 +50,7 @@ class DirectDial:
 
         Peers take turns, those first that were dialled longest ago: one that publishes ever new addresses delays no other.
         """
-        now, relayed = self._now(), self._straight()
+        now, relayed = self._now(), self._direct_addresses()
         self._dialled = {peer: at for peer, at in self._dialled.items() if peer in relayed}
         waiting = sorted(relayed, key=lambda peer: self._dialled.get(peer, -inf))
         due = [[(p, a) for a in relayed[p] if self._silent.is_due(a, now)] for p in waiting]
@@ -60,10 +60,10 @@ class DirectDial:
                 self._dialled[peer] = now
                 dials.create_task(self._dial(address))
 
-    def _straight(self) -> dict[PeerId, list[str]]:
+    def _direct_addresses(self) -> dict[PeerId, list[str]]:
         """Return the addresses that each relayed peer publishes."""
         held = self._replica.catalog.held
-        together = dialable.among_ourselves(self._replica.own.reach)
+        together = dialable.is_local_only(self._replica.own.reach)
         return {
             connection.peer: [
                 *dialable.direct_addresses(signed.record.reach, connection.peer, together=together)[

@@ -38,7 +38,7 @@ EVENTS: Mapping[str, str] = {
 """Every event with what it counts."""
 
 
-def counted(*counts: Mapping[str, int]) -> Mapping[str, int]:
+def sum_counts(*counts: Mapping[str, int]) -> Mapping[str, int]:
     """Add up counts. An event that has not happened counts as 0, with which later values can be compared."""
     total = Counter(dict.fromkeys(EVENTS, 0))
     for some in counts:
@@ -109,7 +109,7 @@ class RecordsRefused:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Probe this node: perform the steps of `Membership.round`, then call `Membership.ended`."""
+    """Probe this node: perform the steps of `Membership.probe_round`, then call `Membership.end_probe`."""
 
     node: PeerId
 

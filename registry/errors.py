@@ -63,7 +63,7 @@ class ProtocolViolation(PeerUnreachable):
     """A peer violated the protocol of its stream; the stream is closed."""
 
 
-def cannot_listen(place: str, setting: str, error: OSError) -> str:
+def listen_error_text(place: str, setting: str, error: OSError) -> str:
     """Return why this program cannot listen on a place, and what to do; `setting` names it as operators write it."""
     match error.errno:
         case errno.EADDRINUSE:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from registry import wire
 from registry.catalog import Signed
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.effects import Effect, Publish
 from registry.errors import LimitReached
 from registry.intake.rate import RateLimit
@@ -42,7 +42,7 @@ _FOREVER = float("inf")
 
 
 @dataclass(slots=True)
-class _Turn:
+class _RepeatTimer:
     """When a message is repeated: a period after the last time, which grows with the mesh, or sooner.
 
     The period is multiplied by the rarity at the time of the check, not of the last message: a node knows the size of the
@@ -66,7 +66,7 @@ class _Turn:
 
 
 class OwnRecord:
-    """Publisher of one node's record; `spoken` is the newest that it signed, `None` before the first."""
+    """Publisher of one node's record; `latest_signed` is the newest that it signed, `None` before the first."""
 
     def __init__(
         self,
@@ -74,25 +74,27 @@ class OwnRecord:
         settings: RegistrySettings,
         *,
         epoch: int,
-        jitter: Chance,
+        jitter: RandomSource,
     ) -> None:
         self.own = Record(node=identity.peer, version=Version(epoch, 0))
-        self.spoken: Signed | None = None
-        self.quiet = False
+        self.latest_signed: Signed | None = None
+        self.is_silenced = False
         self._identity = identity
         self._settings = settings
         self._jitter = jitter
-        self._began = epoch
+        self._epoch = epoch
         self._contests = 0
         self._beat = 0
         self._unpublished = False
         # Nothing is published before the first record; the first heartbeat is due with it.
-        self._record = _Turn(settings.reannounce, last=_FOREVER)
-        self._heartbeat = _Turn(settings.heartbeat, last=-_FOREVER)
+        self._record_timer = _RepeatTimer(settings.reannounce, last=_FOREVER)
+        self._heartbeat_timer = _RepeatTimer(settings.heartbeat, last=-_FOREVER)
         self._rarity = 1.0
-        self._refutations = RateLimit(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
-        self._reassurances = RateLimit(rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE)
-        self._doubts = RateLimit(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
+        self._refutation_limit = RateLimit(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
+        self._reassurance_limit = RateLimit(
+            rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE
+        )
+        self._doubt_limit = RateLimit(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
         self._reporter = Reporter()
 
     def describe(self, agent: str, name: str = "") -> None:
@@ -135,10 +137,10 @@ class OwnRecord:
         version = Version(self.own.version.epoch, self.own.version.sequence + 1)
         signed = wire.encode_record(replace(draft, version=version), self._identity)
         self.own = signed.record
-        self.spoken = signed
+        self.latest_signed = signed
         if not self._unpublished:
             self._unpublished = True
-            self._record.hasten(now + self._settings.coalesce)
+            self._record_timer.hasten(now + self._settings.coalesce)
         return signed
 
     def may_refute(self, version: Version, now: float) -> bool:
@@ -147,11 +149,11 @@ class OwnRecord:
         A version of our own epoch that this node never published is another machine's, which answers it. After a few
         rounds of that, the one whose epoch is contested, which started later, falls silent; the other's record stands.
         """
-        self._contests += version.epoch == self._began
-        self.quiet = self._contests > _CONTESTS
-        return not self.quiet and self._refutations.allows(self.own.node, now)
+        self._contests += version.epoch == self._epoch
+        self.is_silenced = self._contests > _CONTESTS
+        return not self.is_silenced and self._refutation_limit.allows(self.own.node, now)
 
-    def prove(self, challenge: bytes) -> bytes:
+    def sign_challenge(self, challenge: bytes) -> bytes:
         """Sign a challenge; raise `InvalidFrame` when its length is wrong."""
         return wire.encode_proof(challenge, self._identity)
 
@@ -160,21 +162,25 @@ class OwnRecord:
         if version >= self.own.version:
             self.own = replace(self.own, version=version)
 
-    def hurry(self, now: float) -> None:
+    def expedite_publication(self, now: float) -> None:
         """Make our record and a heartbeat due at once."""
-        self._heartbeat.hasten(now)
-        if self.spoken is not None:
-            self._record.hasten(now)
+        self._heartbeat_timer.hasten(now)
+        if self.latest_signed is not None:
+            self._record_timer.hasten(now)
 
-    def reassure(self, now: float, *, at: float) -> None:
+    def schedule_heartbeat(self, now: float, *, at: float) -> None:
         """Make a heartbeat due at `at`, because a node doubts or lost this one; not if that happened too often lately."""
-        soon = self._heartbeat.due(self._rarity)
-        if at < soon and self._reassurances.allows(self.own.node, now):
-            self._heartbeat.hasten(at)
+        soon = self._heartbeat_timer.due(self._rarity)
+        if at < soon and self._reassurance_limit.allows(self.own.node, now):
+            self._heartbeat_timer.hasten(at)
 
-    def doubt(self, about: PeerId, now: float) -> list[Effect]:
+    def publish_doubt(self, about: PeerId, now: float) -> list[Effect]:
         """Publish a doubt about a node that this one cannot reach; nothing beyond the rate limit of doubts."""
-        if self.spoken is None or self.quiet or not self._doubts.allows(self.own.node, now):
+        if (
+            self.latest_signed is None
+            or self.is_silenced
+            or not self._doubt_limit.allows(self.own.node, now)
+        ):
             return []
         self._beat += 1
         doubt = Doubt(self.own.node, self.own.version, self._beat, about)
@@ -184,7 +190,7 @@ class OwnRecord:
         self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
     ) -> list[Effect]:
         """Publish our load when that is worth a note; not before the record that names the replicas is published."""
-        if self.spoken is None or self.quiet or self._unpublished:
+        if self.latest_signed is None or self.is_silenced or self._unpublished:
             return []
         said = self._reporter.rows(busy, now, rarity=rarity)
         # A replica that is being unregistered has no place in the record any more.
@@ -202,12 +208,12 @@ class OwnRecord:
         effects: list[Effect] = []
         if now < self.due():
             return effects
-        if now >= self._record.due(rarity) and self.spoken is not None:
+        if now >= self._record_timer.due(rarity) and self.latest_signed is not None:
             self._unpublished = False
-            self._record.taken(now, self._jitter())
-            effects.append(Publish(self.spoken.frame))
-        if now >= self._heartbeat.due(rarity):
-            self._heartbeat.taken(now, self._jitter())
+            self._record_timer.taken(now, self._jitter())
+            effects.append(Publish(self.latest_signed.frame))
+        if now >= self._heartbeat_timer.due(rarity):
+            self._heartbeat_timer.taken(now, self._jitter())
             self._beat += 1
             note = Heartbeat(self.own.node, self.own.version, self._beat)
             effects.append(Publish(wire.encode_heartbeat(note, self._identity)))
@@ -215,6 +221,6 @@ class OwnRecord:
 
     def due(self) -> float:
         """Return when `tick` next has something to publish."""
-        if self.spoken is None or self.quiet:
+        if self.latest_signed is None or self.is_silenced:
             return _FOREVER
-        return min(self._record.due(self._rarity), self._heartbeat.due(self._rarity))
+        return min(self._record_timer.due(self._rarity), self._heartbeat_timer.due(self._rarity))

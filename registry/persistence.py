@@ -13,7 +13,7 @@ from registry import store
 from registry.catalog import Catalog
 from registry.effects import Forget, Persist, Remember
 from registry.errors import StoreUnavailable
-from registry.members.liveness import Pulse
+from registry.members.liveness import MemberHealth
 from registry.records import PeerId, Version
 from registry.store import Change, Delete, Put, Space, Store
 
@@ -38,7 +38,7 @@ async def next_epoch(store: Store, wall_clock: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
+class StoreIntervals:
     """Intervals at which the store is accessed, in seconds."""
 
     grain: float = 0.25
@@ -58,7 +58,7 @@ Source = Callable[[], Iterable[Change]]
 class Persistence:
     """Write-behind buffer: serving never waits for the store. Of two changes to one value the later is written."""
 
-    def __init__(self, store: Store, mark: Put, pauses: Pauses = Pauses()) -> None:
+    def __init__(self, store: Store, mark: Put, pauses: StoreIntervals = StoreIntervals()) -> None:
         """Start. A store in which `mark` is missing was emptied."""
         self._store = store
         self._pauses = pauses
@@ -73,7 +73,7 @@ class Persistence:
         """The reason why the store does not work now; empty when it does."""
         return self._failure
 
-    def also(self, source: Source) -> None:
+    def add_source(self, source: Source) -> None:
         """Write what `source` yields again whenever the store was emptied."""
         self._sources.append(source)
 
@@ -117,7 +117,7 @@ class Persistence:
         try:
             return await self._store.read(space)
         except StoreUnavailable as error:
-            self._failed(error)
+            self._note_failure(error)
             return MappingProxyType({})
 
     async def save(self) -> None:
@@ -129,11 +129,11 @@ class Persistence:
             try:
                 await self._store.write(*batch.values())
             except StoreUnavailable as error:
-                self._failed(error)
+                self._note_failure(error)
                 raise
             # Removed only now: a write that failed or was cancelled is made again.
             self._unsaved = {k: c for k, c in self._unsaved.items() if batch.get(k) is not c}
-            self._works()
+            self._note_success()
 
     async def run(self) -> None:
         """Save repeatedly until cancelled, and check that the store works and was not emptied."""
@@ -158,26 +158,26 @@ class Persistence:
                 # A store that can be read cannot always be written: a full disk, a read replica.
                 await self._store.write(self._mark)
         except StoreUnavailable as error:
-            self._failed(error)
+            self._note_failure(error)
             raise
         if self._mark.key not in kept:
             log.warning("the store was emptied; writing this node's data again")
             for change in (self._mark, *(c for source in self._sources for c in source())):
                 self.note(change)
-        self._works()
+        self._note_success()
 
-    def _works(self) -> None:
+    def _note_success(self) -> None:
         if self._failure:
             self._failure = ""
             log.info("the store works again")
 
-    def _failed(self, error: StoreUnavailable) -> None:
+    def _note_failure(self, error: StoreUnavailable) -> None:
         if not self._failure:
             log.error("the store does not work; the node keeps serving: %s", error)
         self._failure = error.told
 
 
-def rows_of(catalog: Catalog, pulses: Mapping[PeerId, Pulse]) -> Iterable[Change]:
+def rows_of(catalog: Catalog, pulses: Mapping[PeerId, MemberHealth]) -> Iterable[Change]:
     """Yield the rows for what is known of all nodes."""
     yield from (Put(Space.RECORDS, node, signed.frame) for node, signed in catalog.held.items())
     yield from (beat_row(node, p.version, p.beat) for node, p in pulses.items() if p.beat >= 0)

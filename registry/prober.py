@@ -19,7 +19,15 @@ from registry.errors import InvalidFrame, LimitReached, MeshError
 from registry.intake import dialable
 from registry.intake.shares import Shares
 from registry.members.liveness import Evidence
-from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw, dial_patience, patience
+from registry.members.probe import (
+    CloseConnection,
+    Found,
+    NoteEvidence,
+    OwnProbe,
+    ProbeStep,
+    answer_timeout,
+    dial_timeout,
+)
 from registry.mesh import Mesh, PeerConnection
 from registry.records import PeerId, Reach
 from registry.replica import Replica
@@ -59,28 +67,28 @@ class Prober:
         self._now = now
         self._performer = performer
         self._counters = counters
-        self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
+        self._queue: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._vouching = Shares(VOUCHING)
 
     def want(self, node: PeerId) -> None:
         """Queue a probe of a node; when too many wait, it is dropped, and the replica asks again."""
-        if not self._wanted.full():
-            self._wanted.put_nowait(node)
+        if not self._queue.full():
+            self._queue.put_nowait(node)
 
     async def run(self) -> None:
         """Probe until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
-                group.create_task(self._work())
+                group.create_task(self._probe_queued())
 
     async def answer(self, peer: PeerId, question: bytes) -> bytes:
         """Answer a peer's `PROVE` or `VOUCH`; raise `InvalidFrame` if it is malformed, `LimitReached` when busy."""
         if question[:1] == PROVE:
-            return self._replica.prove(question[1:])
+            return self._replica.sign_challenge(question[1:])
         challenge = question[1 : 1 + wire.CHALLENGE_BYTES]
         about = wire.peer_named(question[1 + wire.CHALLENGE_BYTES :])
         if about == self._replica.peer:
-            return self._replica.prove(challenge)
+            return self._replica.sign_challenge(challenge)
         if about not in self._connections():
             return b""
         try:
@@ -92,15 +100,17 @@ class Prober:
 
     async def _vouch(self, about: PeerId, challenge: bytes) -> bytes:
         try:
-            return await self._mesh.ask(about, PROVE + challenge, timeout=self._patience(about))
+            return await self._mesh.ask(
+                about, PROVE + challenge, timeout=self._answer_timeout(about)
+            )
         except MeshError:
             return b""
 
-    async def _work(self) -> None:
+    async def _probe_queued(self) -> None:
         while True:
-            await self._round(await self._wanted.get())
+            await self._run_round(await self._queue.get())
 
-    async def _round(self, node: PeerId) -> None:
+    async def _run_round(self, node: PeerId) -> None:
         self._counters["probes"] += 1
         trips = {peer: c.round_trip for peer, c in self._connections().items()}
         going = self._replica.members.round(node, trips)
@@ -111,11 +121,11 @@ class Prober:
                 match step:
                     case ProbeStep(own, helpers):
                         found = await self._attempt(node, own, helpers)
-                    case Saw(evidence):
+                    case NoteEvidence(evidence):
                         self._counters["probes_failed"] += evidence is Evidence.UNREACHED
                         await self._observe(node, evidence)
-                    case Cut():
-                        await self._cut(node)
+                    case CloseConnection():
+                        await self._disconnect(node)
                 step = going.send(found)
         except StopIteration:
             pass
@@ -124,12 +134,12 @@ class Prober:
 
     async def _attempt(self, node: PeerId, own: OwnProbe, helpers: Sequence[PeerId]) -> Found:
         async with asyncio.TaskGroup() as group:
-            proofs = [group.create_task(self._through(helper, node)) for helper in helpers]
+            proofs = [group.create_task(self._probe_through(helper, node)) for helper in helpers]
             match own:
                 case OwnProbe.ASK:
-                    reached = await self._ask(node)
+                    reached = await self._probe_directly(node)
                 case OwnProbe.DIAL:
-                    reached = await self._dial(node) and await self._ask(node)
+                    reached = await self._dial(node) and await self._probe_directly(node)
                 case OwnProbe.NOTHING:
                     reached = False
             if reached:
@@ -138,11 +148,11 @@ class Prober:
                     proof.cancel()
         return Found(reached, any(not p.cancelled() and p.result() for p in proofs))
 
-    async def _ask(self, node: PeerId) -> bool:
+    async def _probe_directly(self, node: PeerId) -> bool:
         question = sync.digest_question(self._replica)
         asked = self._now()
         try:
-            reply = await self._mesh.ask(node, question, timeout=self._patience(node))
+            reply = await self._mesh.ask(node, question, timeout=self._answer_timeout(node))
         except MeshError:
             return False
         await self._observe(node, Evidence.ANSWERED, asked=asked)
@@ -152,24 +162,26 @@ class Prober:
             self._comparison.want(node)
         return True
 
-    async def _through(self, helper: PeerId, node: PeerId) -> bool:
+    async def _probe_through(self, helper: PeerId, node: PeerId) -> bool:
         challenge = secrets.token_bytes(wire.CHALLENGE_BYTES)
         # The helper waits for the node as long as this node would, and this node waits for the helper.
-        timeout = 2 * self._patience(helper)
+        timeout = 2 * self._answer_timeout(helper)
         asked = self._now()
         try:
             proof = await self._mesh.ask(helper, VOUCH + challenge + node.encode(), timeout=timeout)
             wire.check_proof(proof, node=node, challenge=challenge)
         except (MeshError, InvalidFrame):
             return False
-        await self._performer.perform(self._replica.proved(node, helper, self._now(), asked=asked))
+        await self._performer.perform(
+            self._replica.note_proof(node, helper, self._now(), asked=asked)
+        )
         return True
 
     async def _dial(self, node: PeerId) -> bool:
         reach = self._replica.catalog.reach_of(node) or Reach()
-        together = dialable.among_ourselves(self._replica.own.reach)
+        together = dialable.is_local_only(self._replica.own.reach)
         trips = {peer: c.round_trip for peer, c in self._connections().items()}
-        timeout = dial_patience(self._settings.probe_timeout, trips)
+        timeout = dial_timeout(self._settings.probe_timeout, trips)
         # One address, as the redial loop tries: a failed dial of a silent machine takes the whole timeout.
         own = dialable.direct_addresses(reach, node, together=together)
         own += dialable.relayed_addresses(reach, node, together=together)
@@ -179,7 +191,7 @@ class Prober:
                 return True
         return False
 
-    async def _cut(self, node: PeerId) -> None:
+    async def _disconnect(self, node: PeerId) -> None:
         try:
             async with asyncio.timeout(_CUT_WITHIN):
                 await self._mesh.disconnect(node)
@@ -196,7 +208,7 @@ class Prober:
     def _connections(self) -> dict[PeerId, PeerConnection]:
         return {connection.peer: connection for connection in self._mesh.connections()}
 
-    def _patience(self, node: PeerId) -> float:
+    def _answer_timeout(self, node: PeerId) -> float:
         connection = self._connections().get(node)
         trip = connection.round_trip if connection else 0.0
-        return patience(self._settings.probe_timeout, trip)
+        return answer_timeout(self._settings.probe_timeout, trip)

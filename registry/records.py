@@ -41,18 +41,18 @@ PROTOCOLS = Ability.TGI | Ability.LLAMA_STACK | Ability.LOCALAI | Ability.REMOTE
 """Bits that nodes set and no worker reports. `OWN_PATH` is another: the worker serves only the kinds of its type."""
 
 
-def taken(abilities: int) -> list[str]:
+def input_names(abilities: int) -> list[str]:
     """Return the names of the inputs: `text`, `image`, `audio`, `video`; empty if none was reported."""
-    return [*_named(abilities & INPUTS)]
+    return [*_kind_names(abilities & INPUTS)]
 
 
-def given(abilities: int) -> list[str]:
+def output_names(abilities: int) -> list[str]:
     """Return the names of the outputs, which are the same words."""
-    return [*_named(abilities & OUTPUTS)]
+    return [*_kind_names(abilities & OUTPUTS)]
 
 
 @cache
-def _named(found: int) -> tuple[str, ...]:
+def _kind_names(found: int) -> tuple[str, ...]:
     return tuple(str(one.name).partition("_")[0].lower() for one in Ability(found))
 
 
@@ -94,16 +94,16 @@ class ModelType(IntEnum):
 
 
 SERVICE_TYPES = frozenset(kind for kind in ModelType if kind >= ModelType.BATCH)
-"""The types that clients request by what they do: any replica under `name_of_any` will do."""
+"""The types that clients request by what they do: any replica under `service_type_name` will do."""
 
 
-def name_of_any(kind: ModelType) -> str:
+def service_type_name(kind: ModelType) -> str:
     """Return the name under which every replica of a type is found; no model can be registered under it."""
     return f"\t{kind.shown}"
 
 
-def told_name(name: str) -> str:
-    """Return a name as messages have it: in quotes, or as that of a service if it is one of `name_of_any`."""
+def display_name(name: str) -> str:
+    """Return a name as messages have it: in quotes, or as that of a service if it is one of `service_type_name`."""
     return f"the {name[1:]} service" if name.startswith("\t") else repr(name)
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from registry import wire
 from registry.catalog import Catalog, Signed, bucket_of, newer
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.effects import (
     Changed,
     Contested,
@@ -26,8 +26,8 @@ from registry.errors import InvalidFrame
 from registry.intake.access_list import access_list_of
 from registry.intake.newcomers import Newcomers, weight_of
 from registry.intake.rate import FRAME_COST, AuthorRate, RateLimit
-from registry.members.liveness import Evidence, Presence, Pulse, Status, presence
-from registry.members.load import loads_in
+from registry.members.liveness import Evidence, MemberHealth, Presence, Status, presence
+from registry.members.load import loads_by_service
 from registry.members.membership import Membership
 from registry.own_record import OwnRecord
 from registry.records import (
@@ -71,7 +71,7 @@ class Replica:
         settings: RegistrySettings,
         *,
         epoch: int,
-        jitter: Chance,
+        jitter: RandomSource,
     ) -> None:
         """Start empty. `epoch` must be greater than any used before and durable already; `jitter` is in [0, 1)."""
         self.peer = identity.peer
@@ -123,7 +123,7 @@ class Replica:
                 bad += 1
             elif word.record.node == self.peer:
                 self._own_record.step_past(word.record.version)
-            elif self._takes_back(word):
+            elif self._can_restore(word):
                 node = word.record.node
                 self.catalog = self.catalog.merge([word])
                 self.newcomers.held(node, weight=weight_of(word))
@@ -143,9 +143,9 @@ class Replica:
         draft = self._own_record.draft(
             services=services, reach=reach, standing=standing, revoked=revoked
         )
-        if draft == self.own and self._own_record.spoken is not None:
+        if draft == self.own and self._own_record.latest_signed is not None:
             return []
-        return self._speak(draft, now)
+        return self._change_own_record(draft, now)
 
     def describe(self, agent: str, name: str = "") -> None:
         """Set the names of the software and of this node in our record, from its next version on."""
@@ -155,13 +155,13 @@ class Replica:
         """Raise `LimitReached` unless a record of these services could be announced."""
         self._own_record.fits(services)
 
-    def prove(self, challenge: bytes) -> bytes:
+    def sign_challenge(self, challenge: bytes) -> bytes:
         """Sign a challenge, which proves that this node lives; raise `InvalidFrame` when its length is wrong."""
-        return self._own_record.prove(challenge)
+        return self._own_record.sign_challenge(challenge)
 
-    def hurry(self, now: float) -> None:
+    def expedite_publication(self, now: float) -> None:
         """Make our record and a heartbeat due at once."""
-        self._own_record.hurry(now)
+        self._own_record.expedite_publication(now)
 
     def report(self, busy: Mapping[Service, Load], now: float) -> list[Effect]:
         """Publish the load of our replicas when that is worth a note; `busy` are those with requests."""
@@ -173,23 +173,23 @@ class Replica:
         effects = self._own_record.tick(now, rarity=self.members.rarity)
         if changed:
             effects.append(Changed(changed))
-        for node in self.members.doubts(now):
-            effects += self._own_record.doubt(node, now)
-        effects += map(Probe, self.members.probes(now))
+        for node in self.members.take_due_doubts(now):
+            effects += self._own_record.publish_doubt(node, now)
+        effects += map(Probe, self.members.start_due_probes(now))
         return effects
 
     def due(self) -> float:
         """Return when `tick` next has something to do."""
         return min(self._own_record.due(), self.members.due())
 
-    def proved(self, node: PeerId, helper: PeerId, now: float, *, asked: float) -> list[Effect]:
+    def note_proof(self, node: PeerId, helper: PeerId, now: float, *, asked: float) -> list[Effect]:
         """Note that a helper, which was asked at `asked`, got a node's proof of life."""
-        self.members.proved(node, helper)
+        self.members.note_proof(node, helper)
         return self.observe(node, Evidence.PROVEN, now, asked=asked)
 
-    def stalled(self, seconds: float, now: float) -> None:
+    def note_stall(self, seconds: float, now: float) -> None:
         """Note that this process stalled: it heard nothing, and is more patient with other nodes for a while."""
-        self.members.stalled(seconds, now)
+        self.members.note_stall(seconds, now)
 
     # Receiving.
 
@@ -201,11 +201,11 @@ class Replica:
         self._authors.require(author, frame, now)
         word = wire.decode(frame)
         if isinstance(word, Doubt):
-            return self._hear_doubt(word, now)
+            return self._receive_doubt(word, now)
         if isinstance(word, LoadNote):
-            return self._hear_load(word, now)
+            return self._receive_load(word, now)
         if isinstance(word, Heartbeat):
-            return self._hear_beat(word, now)
+            return self._receive_heartbeat(word, now)
         # What is no news costs its author nothing: otherwise a node that repeats an author's old frames silences it.
         if self._is_news(word):
             self._authors.spend(author, now, frame_bytes=len(frame))
@@ -231,12 +231,12 @@ class Replica:
         before = self.members.pulses.get(node)
         left = word.record.standing is Standing.LEFT
         self.members.follow(node, heard=heard, now=now, left=left)
-        self._greet(node, before, now)
+        self._reassure_returned(node, before, now)
         return [*effects, Persist(word), Changed(frozenset({node}))]
 
-    def meet(self, peer: PeerId, now: float, *, chosen: bool) -> list[Effect]:
+    def note_connected(self, peer: PeerId, now: float, *, chosen: bool) -> list[Effect]:
         """Note that a connection to a peer is open, and whether this node dialled it."""
-        self.newcomers.meet(peer, chosen=chosen)
+        self.newcomers.note_connected(peer, chosen=chosen)
         return self.observe(peer, Evidence.LINKED, now)
 
     def part(self, peer: PeerId, now: float) -> list[Effect]:
@@ -250,7 +250,7 @@ class Replica:
         """Note evidence about a node's life, as `Membership.observe` does; unknown nodes are ignored."""
         before = self.members.pulses.get(node)
         moved = self.members.observe(node, evidence, now, asked=asked)
-        self._greet(node, before, now)
+        self._reassure_returned(node, before, now)
         return [Changed(frozenset({node}))] if moved else []
 
     def told(self, node: PeerId, heard: float, now: float) -> list[Effect]:
@@ -269,12 +269,12 @@ class Replica:
             return Presence.LOST
         return presence(held.record.standing, self.members.pulses[node].contact)
 
-    def is_well(self, node: PeerId, now: float) -> bool:
+    def is_healthy(self, node: PeerId, now: float) -> bool:
         """Return whether a node was heard just now, is reached, and has not been doubted since."""
         pulse = self.members.pulses.get(node)
         return pulse is not None and pulse.well(now)
 
-    def pulses(self) -> Mapping[PeerId, Pulse]:
+    def pulses(self) -> Mapping[PeerId, MemberHealth]:
         """Return the pulse of every other node that is known."""
         return self.members.pulses
 
@@ -283,9 +283,9 @@ class Replica:
         free = max(self._settings.max_nodes - len(self.catalog.held), 0) + len(self.members.lost())
         return free if via is None else min(free, self.newcomers.allowance(via, now))
 
-    def refuses(self, node: PeerId, now: float) -> bool:
+    def is_refused(self, node: PeerId, now: float) -> bool:
         """Return whether a node's record was refused as too heavy a short time ago."""
-        return self.newcomers.refuses(node, now)
+        return self.newcomers.is_refused(node, now)
 
     def heard(self, node: PeerId, now: float) -> float:
         """Return when a node last gave a sign of life; `now` for ourselves."""
@@ -305,34 +305,34 @@ class Replica:
 
     def lacks_hearsay(self) -> bool:
         """Return what `wants_hearsay` would, without counting it."""
-        return self._hearsays > 0 and self.members.never_heard()
+        return self._hearsays > 0 and self.members.has_unheard_nodes()
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here."""
         return self.access.admits(peer)
 
     @property
-    def quiet(self) -> bool:
+    def is_silenced(self) -> bool:
         """Whether this node fell silent because another machine, which started before, uses its key."""
-        return self._own_record.quiet
+        return self._own_record.is_silenced
 
     # Internals.
 
-    def _takes_back(self, word: Signed) -> bool:
+    def _can_restore(self, word: Signed) -> bool:
         node, held = word.record.node, self.catalog.held
         room = node in held or self.newcomers.has_room(node, len(held))
-        heavy = self.newcomers.too_heavy(node, weight_of(word))
+        heavy = self.newcomers.is_too_heavy(node, weight_of(word))
         return room and not heavy and self.access.admits(node)
 
-    def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
+    def _reassure_returned(self, node: PeerId, before: MemberHealth | None, now: float) -> None:
         # A lost node that is heard again has lost this one as well, and so have all on its side of a cut that has healed.
         lost = before is not None and before.contact is Status.LOST and before.heard > float("-inf")
         if lost and self.members.pulses[node].contact is Status.ALIVE:
             rarity = min(self.members.rarity, _GREETING)
             wait = self._settings.probe * self.jitter() * rarity
-            self._own_record.reassure(now, at=now + wait)
+            self._own_record.schedule_heartbeat(now, at=now + wait)
 
-    def _speak(self, draft: Record, now: float) -> list[Effect]:
+    def _change_own_record(self, draft: Record, now: float) -> list[Effect]:
         signed = self._own_record.speak(draft, now)
         self.catalog = self.catalog.merge([signed])
         return [Persist(signed), Changed(frozenset({self.peer}))]
@@ -340,22 +340,22 @@ class Replica:
     def _refute(self, echo: Signed, now: float) -> list[Effect]:
         # Our own record from before a restored backup, or another machine's with our key. Only this node may publish its
         # record, so step past that version and publish again what holds now.
-        spoken = self._own_record.spoken
+        spoken = self._own_record.latest_signed
         if spoken is not None and newer(spoken, echo).frame == spoken.frame:
             return []
-        return self._outbid(echo.record.version, now)
+        return self._supersede(echo.record.version, now)
 
-    def _outbid(self, version: Version, now: float) -> list[Effect]:
+    def _supersede(self, version: Version, now: float) -> list[Effect]:
         self._own_record.step_past(version)
         if not self._own_record.may_refute(version, now):
             return [Contested(version)]
-        return self._speak(self.own, now)
+        return self._change_own_record(self.own, now)
 
-    def _hear_beat(self, note: Heartbeat | Doubt | LoadNote, now: float) -> list[Effect]:
+    def _receive_heartbeat(self, note: Heartbeat | Doubt | LoadNote, now: float) -> list[Effect]:
         node = note.node
         if node == self.peer:
             ahead = note.version > self.own.version
-            return self._outbid(note.version, now) if ahead else []
+            return self._supersede(note.version, now) if ahead else []
         known = self.catalog.held.get(node)
         if known is None or note.version > known.record.version:
             self._authors.spend(node, now, frame_bytes=_FETCH_BYTES)
@@ -366,22 +366,22 @@ class Replica:
         self.members.beat(node, note.version, note.beat)
         return [Remember(node, note.version, note.beat), *self.observe(node, Evidence.WORD, now)]
 
-    def _hear_doubt(self, doubt: Doubt, now: float) -> list[Effect]:
-        effects = self._hear_beat(doubt, now)
+    def _receive_doubt(self, doubt: Doubt, now: float) -> list[Effect]:
+        effects = self._receive_heartbeat(doubt, now)
         # A doubt counts if its beat does: from a member, and each note once.
         if any(isinstance(effect, Remember) for effect in effects):
             if doubt.about == self.peer:
-                self._own_record.reassure(now, at=now)
+                self._own_record.schedule_heartbeat(now, at=now)
             else:
-                self.members.accuse(doubt.about, now)
+                self.members.note_doubt(doubt.about, now)
         return effects
 
-    def _hear_load(self, note: LoadNote, now: float) -> list[Effect]:
-        effects = self._hear_beat(note, now)
+    def _receive_load(self, note: LoadNote, now: float) -> list[Effect]:
+        effects = self._receive_heartbeat(note, now)
         # A report counts if its beat does: from a member, each note once, and about the record that is held here.
         counts = any(isinstance(effect, Remember) for effect in effects)
         taken = counts and self._reporters.allows(note.node, now)
-        loads = loads_in(note, self.catalog.held[note.node].record) if taken else {}
+        loads = loads_by_service(note, self.catalog.held[note.node].record) if taken else {}
         return [*effects, Loaded(note.node, loads)]
 
     def _is_newer_beat(self, note: Heartbeat | Doubt | LoadNote) -> bool:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from registry import sync
 from registry.admission import Admission
 from registry.catalog import Catalog
-from registry.clock import Chance, Clock
+from registry.clock import Clock, RandomSource
 from registry.comparison import Comparison
 from registry.direct_dial import DirectDial
 from registry.effects import (
@@ -25,11 +25,11 @@ from registry.effects import (
     Publish,
     RecordsRefused,
     Remember,
-    counted,
+    sum_counts,
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
 from registry.intake.validator import Validator
-from registry.members.liveness import Evidence, Presence, Pulse
+from registry.members.liveness import Evidence, MemberHealth, Presence
 from registry.members.load import LoadExchange
 from registry.members.neighbours import Neighbours
 from registry.mesh import (
@@ -37,8 +37,8 @@ from registry.mesh import (
     Direction,
     Joined,
     Mesh,
-    Offended,
     PeerLeft,
+    PeerMisbehaved,
     Pipe,
     PipeHandler,
     Restarted,
@@ -77,7 +77,7 @@ class Registry:
         mesh: Mesh,
         epoch: int,
         now: Clock,
-        random: Chance,
+        random: RandomSource,
     ) -> None:
         self.peer = identity.peer
         self.mesh = mesh
@@ -87,7 +87,7 @@ class Registry:
         self.load = LoadExchange(self.replica, now=now, counters=self.counters)
         self._now = now
         self.persistence = Persistence(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
-        self.persistence.also(lambda: rows_of(self.catalog, self.replica.pulses()))
+        self.persistence.add_source(lambda: rows_of(self.catalog, self.replica.pulses()))
         self._validator = Validator(settings, self.replica, now=now)
         self._admission = Admission(self.replica.access, mesh, now=now, counters=self.counters)
         self._comparison = Comparison(
@@ -110,7 +110,7 @@ class Registry:
             counters=self.counters,
         )
         self._direct_dial = DirectDial(mesh, self.replica, now=now)
-        self._contested = float("-inf")
+        self._key_conflict_at = float("-inf")
         self._neighbours = Neighbours()
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[frozenset[PeerId]], None]] = []
@@ -131,25 +131,25 @@ class Registry:
         """Return the presence of a node; an unknown node is lost."""
         return self.replica.presence(node)
 
-    def pulse(self, node: PeerId) -> Pulse | None:
+    def health_of(self, node: PeerId) -> MemberHealth | None:
         """Return what is known about another node's life; `None` for an unknown node."""
         return self.replica.pulses().get(node)
 
-    def degraded(self) -> Mapping[str, str]:
+    def degraded_parts(self) -> Mapping[str, str]:
         """Return the parts that do not work now, each with the reason as a sentence."""
         parts: dict[str, str] = {}
         if self.persistence.failure:
             parts["store"] = f"{self.persistence.failure}: no changes are saved"
         if not self.mesh.running():
             parts["mesh"] = "the mesh is restarting; other nodes cannot reach this one"
-        if self._now() - self._contested < _CONTEST_SECONDS or self.replica.quiet:
+        if self._now() - self._key_conflict_at < _CONTEST_SECONDS or self.replica.is_silenced:
             parts["identity"] = _CONTESTED
         return MappingProxyType(parts)
 
     def counted(self) -> Mapping[str, int]:
         """Return the counts of all events since the start."""
         lost = {"frames_lost_in_queue": self.mesh.dropped()}
-        return counted(self.counters, self._validator.counters, self.mesh.refused(), lost)
+        return sum_counts(self.counters, self._validator.counters, self.mesh.refused(), lost)
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here, according to `allow` and `deny`."""
@@ -194,12 +194,12 @@ class Registry:
     async def take_back(self, revoked: Sequence[Revocation]) -> None:
         """Change which of our grants are revoked, and publish it at once; raise `LimitReached` when they do not fit."""
         await self.perform(self.replica.announce(self._now(), revoked=revoked))
-        await self._hurry()
+        await self._publish_now()
 
     async def stand(self, standing: Standing) -> None:
         """Change our standing, and publish it at once: draining and leaving go ahead of everything else."""
         await self.perform(self.replica.announce(self._now(), standing=standing))
-        await self._hurry()
+        await self._publish_now()
 
     def observe(self, node: PeerId, evidence: Evidence) -> None:
         """Note what a request showed about a node."""
@@ -226,12 +226,14 @@ class Registry:
             if self._admission.admits(pipe.peer) and pipe.peer in self.catalog.held:
                 await serve_pipe(pipe)
 
-        await self.mesh.start(self._answer, serve, self._validator.judge, self._validator.knows)
+        await self.mesh.start(
+            self._answer_question, serve, self._validator.judge, self._validator.knows
+        )
 
     async def run(self) -> None:
         """Keep the registry up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._listen())
+            group.create_task(self._handle_mesh_events())
             group.create_task(self._tick())
             group.create_task(self._comparison.run())
             group.create_task(self._prober.run())
@@ -246,11 +248,11 @@ class Registry:
 
     # Internals.
 
-    async def _listen(self) -> None:
+    async def _handle_mesh_events(self) -> None:
         async for event in self.mesh.events():
             match event:
                 case Arrived(frame, via):
-                    await self._receive(frame, via)
+                    await self._receive_frame(frame, via)
                 case Joined(peer) if not self._admission.admits(peer):
                     with suppress(MeshError):
                         await self.mesh.disconnect(peer)
@@ -259,19 +261,21 @@ class Registry:
                         c.peer == peer and c.direction is Direction.OUTBOUND
                         for c in self.mesh.connections()
                     )
-                    await self.perform(self.replica.meet(peer, self._now(), chosen=chosen))
+                    await self.perform(
+                        self.replica.note_connected(peer, self._now(), chosen=chosen)
+                    )
                     self._comparison.want(peer)
                     if len(self.mesh.connections()) == 1:
                         # What was published while no peer was connected is published again.
-                        await self._hurry()
+                        await self._publish_now()
                 case PeerLeft(peer):
                     await self.perform(self.replica.part(peer, self._now()))
-                case Offended(peer):
-                    await self._admission.offence(peer)
+                case PeerMisbehaved(peer):
+                    await self._admission.note_offence(peer)
                 case Restarted():
-                    await self._hurry()
+                    await self._publish_now()
 
-    async def _receive(self, frame: bytes, via: PeerId) -> None:
+    async def _receive_frame(self, frame: bytes, via: PeerId) -> None:
         self.counters["frames_in"] += 1
         if not self._admission.admits(via):
             return
@@ -286,7 +290,7 @@ class Registry:
         else:
             await self.perform(effects)
 
-    async def _answer(self, peer: PeerId, question: bytes) -> bytes:
+    async def _answer_question(self, peer: PeerId, question: bytes) -> bytes:
         self._admission.require(peer)
         await self.perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
         try:
@@ -295,13 +299,13 @@ class Registry:
             reply, effects = sync.answer(self.replica, question, self._now(), asker=peer)
         except InvalidFrame as error:
             if not isinstance(error, UnknownKind):
-                await self._admission.offence(peer)
+                await self._admission.note_offence(peer)
             raise
         await self.perform(effects)
         return reply
 
-    async def _hurry(self) -> None:
-        self.replica.hurry(self._now())
+    async def _publish_now(self) -> None:
+        self.replica.expedite_publication(self._now())
         await self.perform(self.replica.tick(self._now()))
 
     async def _tick(self) -> None:
@@ -309,7 +313,7 @@ class Registry:
             began = self._now()
             await self.perform([*self.replica.tick(began), *self.load.say()])
             if self._neighbours.stale:
-                self._keep()
+                self._choose_neighbours()
             wait = min(max(self.replica.due() - self._now(), 0.005), _GRAIN)
             if (took := self._now() - began) > _LONG_TICK:
                 await asyncio.sleep(took / _TICK_SHARE)
@@ -324,13 +328,13 @@ class Registry:
                     "this process was stopped for %.1f s; it allows other nodes as much more time",
                     late,
                 )
-                self.replica.stalled(late, self._now())
+                self.replica.note_stall(late, self._now())
 
     async def perform(self, effects: Sequence[Effect]) -> None:
         """Perform what the replica has decided, in that order."""
         self._notify(effects)
         if any(isinstance(effect, Changed) for effect in effects):
-            self._keep()
+            self._choose_neighbours()
             self._wake.set()
         for effect in effects:
             match effect:
@@ -339,7 +343,7 @@ class Registry:
                 case Fetch(node, claimed):
                     self._comparison.fetch(node, claimed)
                 case Contested():
-                    self._contest()
+                    self._report_key_conflict()
                 case Probe(node):
                     self._prober.want(node)
                 case Persist() | Forget() | Remember():
@@ -349,16 +353,16 @@ class Registry:
                 case Changed() | RecordsRefused():
                     continue
 
-    def _keep(self) -> None:
+    def _choose_neighbours(self) -> None:
         kept = self._neighbours.choose(self.own, self.catalog, self.admits, self._now())
         if kept is not None:
             self.mesh.keep(kept)
 
-    def _contest(self) -> None:
+    def _report_key_conflict(self) -> None:
         now = self._now()
-        if now - self._contested >= _CONTEST_SECONDS:
+        if now - self._key_conflict_at >= _CONTEST_SECONDS:
             log.error(_CONTESTED)
-        self._contested = now
+        self._key_conflict_at = now
 
     async def _publish(self, frame: bytes) -> None:
         try:

@@ -79,11 +79,11 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
     """
     answer = yield Step(digest_question(replica))
     if answer == EQUAL:
-        return (yield from _ask_whom_it_heard(replica, clock, []))
-    unlike = _unlike(_buckets(replica.catalog), answer)
+        return (yield from _ask_hearsay(replica, clock, []))
+    unlike = _differing_buckets(_buckets(replica.catalog), answer)
     listing = yield Step(_LIST + messages.write_buckets(unlike))
     theirs = messages.read_listing(listing)
-    ours = _held(replica.catalog, unlike)
+    ours = _list_records(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if node in ours and theirs[node] > ours[node])
     owed = sorted(node for node in ours if node not in theirs or ours[node] > theirs[node])
     # Records of connected nodes come first on both sides, however many strangers there are.
@@ -96,13 +96,13 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
         yield from _fetch(strangers)
     effects = yield from _pull(replica, met + wanted + strangers[:room], clock, peer)
     effects = yield from _push(replica, owed, clock, effects)
-    return (yield from _ask_whom_it_heard(replica, clock, effects))
+    return (yield from _ask_hearsay(replica, clock, effects))
 
 
 def _strangers(replica: Replica, listed: Sequence[PeerId], room: int, now: float) -> list[PeerId]:
     """Choose as many as there is room for, and at least one: a peer cannot know which of the listed records it must have."""
     first = int(replica.jitter() * len(listed))
-    worth_it = (n for n in chain(listed[first:], listed[:first]) if not replica.refuses(n, now))
+    worth_it = (n for n in chain(listed[first:], listed[:first]) if not replica.is_refused(n, now))
     return [*islice(worth_it, max(room, 1))]
 
 
@@ -122,7 +122,7 @@ def _pull(replica: Replica, wanted: list[PeerId], clock: Clock, peer: PeerId | N
         if not wanted:
             break
         batch = yield from _fetch(wanted[:MAX_IN_BATCH], effects)
-        came, effects = _take(replica, batch, clock(), via=peer)
+        came, effects = _merge_batch(replica, batch, clock(), via=peer)
         if came.isdisjoint(wanted):
             break
         wanted = [node for node in wanted if node not in came]
@@ -141,13 +141,13 @@ def _push(
     return [*effects]
 
 
-def _ask_whom_it_heard(replica: Replica, clock: Clock, effects: list[Effect]) -> Exchange:
+def _ask_hearsay(replica: Replica, clock: Clock, effects: list[Effect]) -> Exchange:
     if not replica.wants_hearsay():
         return effects
     rows = yield Step(_HEARD, effects)
     now = clock()
     heard = messages.read_heard(rows)
-    return [e for node, age in heard for e in replica.told(node, _heard(age, now), now)]
+    return [e for node, age in heard for e in replica.told(node, _heard_at(age, now), now)]
 
 
 def answer(
@@ -160,14 +160,14 @@ def answer(
         same = body == bytes.fromhex(catalog.digest)
         return (EQUAL if same else b"".join(_buckets(catalog))), []
     if kind == _LIST:
-        return messages.write_listing(_held(catalog, messages.read_buckets(body))), []
+        return messages.write_listing(_list_records(catalog, messages.read_buckets(body))), []
     if kind == _PULL:
         batch, _ = _pack(replica, messages.read_wanted(body)[:MAX_LOOKED_UP], now)
         return batch, []
     if question == _HEARD:
-        return messages.write_heard(_whom_we_heard(replica, now)), []
+        return messages.write_heard(_recently_heard(replica, now)), []
     if kind == _PUSH:
-        _, effects = _take(replica, body, now, via=asker)
+        _, effects = _merge_batch(replica, body, now, via=asker)
         news = sum(isinstance(effect, Persist) for effect in effects)
         return str(news).encode(), effects
     raise UnknownKind("a question of an unknown kind")
@@ -177,13 +177,13 @@ def _buckets(catalog: Catalog) -> list[bytes]:
     return [bucket.digest for bucket in catalog.held.parts]
 
 
-def _unlike(ours: list[bytes], theirs: bytes) -> list[int]:
+def _differing_buckets(ours: list[bytes], theirs: bytes) -> list[int]:
     if len(theirs) != 8 * BUCKETS:
         raise InvalidFrame(f"{BUCKETS} bucket digests have {8 * BUCKETS} bytes, not {len(theirs)}")
     return [n for n in range(BUCKETS) if ours[n] != theirs[8 * n : 8 * n + 8]]
 
 
-def _held(catalog: Catalog, buckets: Collection[int]) -> dict[PeerId, Held]:
+def _list_records(catalog: Catalog, buckets: Collection[int]) -> dict[PeerId, Held]:
     return {
         node: (*signed.record.version, signed.fingerprint[:8].hex())
         for number in buckets
@@ -208,7 +208,7 @@ def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes,
     return b"".join(parts), []
 
 
-def _take(
+def _merge_batch(
     replica: Replica, batch: bytes, now: float, *, via: PeerId | None
 ) -> tuple[set[PeerId], list[Effect]]:
     """Learn a batch; return the nodes whose records were read, and the effects. A malformed batch changes nothing."""
@@ -217,7 +217,7 @@ def _take(
     refused = [f"{via} introduces more unknown nodes than its limit"] * left_out
     for age, word in words:
         try:
-            effects += replica.learn(word, heard=_heard(age, now), now=now, via=via)
+            effects += replica.learn(word, heard=_heard_at(age, now), now=now, via=via)
         except LimitReached as error:
             refused.append(str(error))
     if refused:
@@ -261,12 +261,12 @@ def _age(replica: Replica, node: PeerId, now: float) -> float:
     return MAX_AGE if doubted else min(now - replica.heard(node, now), MAX_AGE)
 
 
-def _heard(age: float, now: float) -> float:
+def _heard_at(age: float, now: float) -> float:
     # An age is hearsay: it counts for nodes that this one has not heard itself, and never as a time in the future.
     fresh = math.isfinite(age) and age < MAX_AGE
     return now - max(age, 0.0) if fresh else float("-inf")
 
 
-def _whom_we_heard(replica: Replica, now: float) -> Iterable[tuple[PeerId, float]]:
+def _recently_heard(replica: Replica, now: float) -> Iterable[tuple[PeerId, float]]:
     for node in (replica.peer, *replica.alive()[: MAX_LISTED - 1]):
         yield node, _age(replica, node, now)

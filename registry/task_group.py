@@ -24,20 +24,20 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, _Result]) -> "asyncio.Task[_Result]":
-        """Run `work` until it ends or `dismiss` cancels it; what it raises is logged here."""
+        """Run `work` until it ends or `cancel_all` cancels it; what it raises is logged here."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._left)
+        task.add_done_callback(self._on_done)
         return task
 
-    async def dismiss(self) -> None:
+    async def cancel_all(self) -> None:
         """Cancel every task and return when all have ended."""
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
 
-    def _left(self, task: "asyncio.Task[Any]") -> None:
+    def _on_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A peer that left is no news. The text of an error may quote what a peer sent, so only its type is logged.

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from registry.records import Load
 from router.errors import AnswerBroken
-from router.openai.usage import OPENAI, Tells, Usage
+from router.openai.usage import OPENAI, Usage, UsageFormat
 from router.state.service_time import ServiceTime
 
 
@@ -43,7 +43,7 @@ class Answer:
     usage: Usage | None = None
     hides_usage: bool = False
     verbatim: str = ""
-    tells: Tells = OPENAI
+    tells: UsageFormat = OPENAI
 
     @property
     def streamed(self) -> bool:

@@ -14,7 +14,7 @@ from router.state.estimator import PAUSE, Estimator
 from router.state.observed_time import ObservedTime
 from router.state.prefix_index import PrefixIndex, Read, ReplicaAnswer
 from router.state.remote_load import NewestOfNodes, Reported
-from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
+from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime
 from router.workers import Worker
 
 if TYPE_CHECKING:
@@ -44,28 +44,28 @@ class AnswerTimes:
             put_newest(self.own, (worker.service, kind), found, most=MAX_OWN)
         return found
 
-    def of_own(self, service: Service, kind: Kind) -> ServiceTime | None:
+    def own_service_time(self, service: Service, kind: Kind) -> ServiceTime | None:
         """Return the service time of a worker of this machine, `None` until it has answered."""
         found = self.own.get((service, kind))
         return found.time if found else None
 
-    def read_by(self, request: Request, now: float) -> Iterable[tuple[PeerId, Service]]:
+    def replicas_that_read(self, request: Request, now: float) -> Iterable[tuple[PeerId, Service]]:
         """Return the replicas known to have read part of a request's conversation."""
-        return self.read_before(request, now)[0]
+        return self.find_readers(request, now)[0]
 
-    def read_before(
+    def find_readers(
         self, request: Request, now: float
     ) -> tuple[Mapping[tuple[PeerId, Service], Read], int]:
         """Return how much of a request each replica has read before, and how many bytes of it all replicas probably have."""
-        return self.index.read_by(request.prefixes, now, of_batch=request.background)
+        return self.index.find_readers(request.prefixes, now, of_batch=request.background)
 
     def began(self, attempt: "Attempt", worker: Worker, now: float) -> None:
         """Take in how long a local worker took for the first byte of a stream."""
         kind = attempt.request.kind
         learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
-        if now - learnt.looked_first < PAUSE:
+        if now - learnt.first_byte_evaluated_at < PAUSE:
             return
-        learnt.looked_first = now
+        learnt.first_byte_evaluated_at = now
         learnt.take_first(
             now - attempt.began,
             kilobytes=len(attempt.request.body) / 1_000,
@@ -83,7 +83,7 @@ class AnswerTimes:
         if tokens is None:
             return
         seconds = now - attempt.began
-        there = attempt.occupancy.seconds_until(now) - attempt.occupied
+        there = attempt.occupancy.seconds_until(now) - attempt.occupied_before
         kilobytes, cached = len(attempt.request.body) / 1_000, None
         if usage and usage.prompt and usage.cached is not None:
             cached = kilobytes * usage.cached / usage.prompt
@@ -148,12 +148,12 @@ class ReadBefore:
     __slots__ = ("_read", "_shared")
 
     def __init__(self, times: AnswerTimes, request: Request, now: float) -> None:
-        self._read, shared = times.read_before(request, now)
-        self._shared = Before(shared=shared / 1_000) if shared else NOTHING_BEFORE
+        self._read, shared = times.find_readers(request, now)
+        self._shared = ReadPrefix(shared=shared / 1_000) if shared else NOTHING_BEFORE
 
-    def of(self, key: tuple[PeerId, Service]) -> Before:
+    def of(self, key: tuple[PeerId, Service]) -> ReadPrefix:
         """Return what a replica has read of it."""
         its = self._read.get(key) if self._read else None
         if its is None:
             return self._shared
-        return Before(its.size / 1_000, its.age, self._shared.shared)
+        return ReadPrefix(its.size / 1_000, its.age, self._shared.shared)

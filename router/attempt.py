@@ -43,8 +43,8 @@ class Routed:
     others: tuple[Candidate, ...] = ()
 
 
-class AttemptDesk(ABC):
-    """Desk that starts and books all attempts."""
+class AttemptContext(ABC):
+    """What attempts need of their router: it sends and books them."""
 
     def __init__(self, ledger: Ledger, now: Clock) -> None:
         self.ledger = ledger
@@ -68,13 +68,13 @@ class Attempt:
     already. `reply` is the pending response if the request was sent already, see `Router.start`.
 
     At the start, the ledger stores in it what it needs at the end: the `occupancy` of the replica, how many seconds that was
-    `occupied` so far, and as `asked` the local worker whose first byte is awaited.
+    `occupied_before` so far, and as `asked` the local worker whose first byte is awaited.
     """
 
     __slots__ = (
         "_booked",
-        "_desk",
-        "_put",
+        "_context",
+        "_sending",
         "answer",
         "asked",
         "began",
@@ -82,22 +82,22 @@ class Attempt:
         "holds_slot",
         "number",
         "occupancy",
-        "occupied",
+        "occupied_before",
         "others",
         "reply",
         "request",
         "trace",
     )
 
-    _put: AbstractAsyncContextManager[Answer]
+    _sending: AbstractAsyncContextManager[Answer]
     asked: AskedWorker
     began: float
     occupancy: Occupancy
-    occupied: float
+    occupied_before: float
 
     def __init__(
         self,
-        desk: AttemptDesk,
+        context: AttemptContext,
         request: Request,
         candidate: Candidate,
         *,
@@ -105,7 +105,7 @@ class Attempt:
         others: tuple[Candidate, ...],
         holds_slot: bool,
     ) -> None:
-        self._desk = desk
+        self._context = context
         self._booked = False
         self.answer: Answer | None = None
         self.request = request
@@ -116,31 +116,31 @@ class Attempt:
         self.reply: Reply | None = None
         self.trace: AttemptTrace | None = None
         if request.trace is not None:
-            self.trace = request.trace.attempted(request, candidate, others, number)
+            self.trace = request.trace.add_attempt(request, candidate, others, number)
 
     def begin(self) -> None:
         """Book the start of the attempt: its slot is taken from now on."""
         self._booked = True
-        self.began = self._desk.now()
+        self.began = self._context.now()
         if self.trace is not None:
             self.trace.began = self.began
-        self._desk.ledger.began(self)
+        self._context.ledger.began(self)
 
     def answered(self, answer: Answer) -> Routed:
         """Book the start of the answer, and return it."""
         self.answer = answer
-        now = self._desk.now()
+        now = self._context.now()
         if self.trace is not None:
             self.trace.answered(str(answer.route), answer.status, now)
-        tally = self._desk.ledger.begun(self, answer, now)
+        tally = self._context.ledger.begun(self, answer, now)
         return Routed(answer, self.candidate, self.number, tally, self.others)
 
     async def __aenter__(self) -> Routed:
         if not self._booked:
             self.begin()
         try:
-            self._put = self._desk.put(self)
-            answer = await self._put.__aenter__()
+            self._sending = self._context.put(self)
+            answer = await self._sending.__aenter__()
         except BaseException as error:
             self.end(error)
             raise
@@ -153,33 +153,35 @@ class Attempt:
         trace: TracebackType | None,
     ) -> bool | None:
         try:
-            return await self._put.__aexit__(kind, error, trace)
+            return await self._sending.__aexit__(kind, error, trace)
         finally:
             self.end(error)
 
     def end(self, left: BaseException | None = None) -> None:
         """Book the end of the attempt: it was answered, failed with an error, or its caller left."""
-        error = None if left is None else self._marked(left)
-        desk, answer, now = self._desk, self.answer, self._desk.now()
+        error = None if left is None else self._mark_error(left)
+        context, answer, now = self._context, self.answer, self._context.now()
         failed = error if answer is None else answer.broken
         if failed is not None:
             self._log(failed)
         if self.trace is not None:
             self.trace.over(failed, answer.usage if answer else None, now)
-        desk.ledger.ended(self, failed, now)
+        context.ledger.ended(self, failed, now)
         seconds, asked = now - self.began, self.request.id
         if failed is not None:
-            circuit = desk.ledger.condition(self.candidate).circuit
-            desk.observe(Outcome(self.candidate, failed, seconds, request=asked, circuit=circuit))
+            circuit = context.ledger.condition(self.candidate).circuit
+            context.observe(
+                Outcome(self.candidate, failed, seconds, request=asked, circuit=circuit)
+            )
         elif answer is not None:
             # A caller that left before the first byte has shown nothing about the worker.
-            desk.observe(Outcome(self.candidate, None, seconds, left is not error, asked))
+            context.observe(Outcome(self.candidate, None, seconds, left is not error, asked))
 
-    def _marked(self, left: BaseException) -> WorkerError | None:
+    def _mark_error(self, left: BaseException) -> WorkerError | None:
         """Return the error that it failed with, marked with its number and worker; `None` if its caller left."""
         if not isinstance(left, WorkerError):
             return None
-        left.attempts, left.at = self.number, self._at
+        left.attempts, left.at = self.number, self._worker_address
         left.deaths += self.request.deaths
         return left
 
@@ -190,13 +192,13 @@ class Attempt:
             "request=%s attempt=%d failed at %s: %s: %s",
             self.request.id,
             self.number,
-            self._at,
+            self._worker_address,
             type(error).__name__,
             error,
         )
 
     @property
-    def _at(self) -> str:
+    def _worker_address(self) -> str:
         worker = self.candidate.worker
         # A worker's path and query may hold a key.
         return str(URL(worker.api).origin()) if worker else self.candidate.node

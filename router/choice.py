@@ -13,28 +13,28 @@ from typing import Protocol
 
 from registry.bounded import put_newest
 from registry.catalog import Catalog, Offer
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.members.liveness import Presence
-from registry.records import told_name
+from registry.records import display_name
 from router.errors import NobodyServes, NoCapacity
 from router.ledger import Ledger
 from router.requests import ANYWHERE, Kind, Request
 from router.select.candidates import (
     Candidate,
+    CandidateSet,
     Excluded,
-    Field,
     NameOffers,
     OfferedReplica,
     Reason,
-    against_ours,
-    candidates,
-    unwanted,
+    objection,
+    objection_to_own,
+    sort_replicas,
 )
 from router.select.fitness import MediaNeeds
-from router.select.nobody import nobody
-from router.select.policy import Policy, in_order
-from router.select.rendezvous import key_of, mark, spread
-from router.select.weights import patience, worth_asking
+from router.select.nobody import no_candidate_error
+from router.select.policy import Policy, order_candidates
+from router.select.rendezvous import conversation_key, hash_key, hash_replica
+from router.select.weights import candidates_to_query, longest_useful_wait
 from router.state.concurrency import BoundedWorkers
 from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import RESTART
@@ -70,14 +70,14 @@ class ReplicaAsker(Protocol):
         """Return the answer of a candidate's node, `None` if it does not come in time."""
 
 
-class Tables:
+class ReplicaTables:
     """Tables of other nodes' replicas by model, to draw from. A table is rebuilt when its model's replicas have changed."""
 
     def __init__(self) -> None:
         self._tables: dict[str, tuple[Sequence[Offer], list[Offer], list[int]]] = {}
 
     def draw(
-        self, model: str, offers: Sequence[Offer], random: Chance, key: bytes = b""
+        self, model: str, offers: Sequence[Offer], random: RandomSource, key: bytes = b""
     ) -> list[Offer]:
         """Draw `LOOKED_AT` distinct offers of at least twice as many.
 
@@ -85,19 +85,19 @@ class Tables:
         """
         made, table, marks = self._tables.get(model, (None, [], []))
         if made is not offers:
-            table = sorted(offers, key=lambda o: mark(o.node, o.service))
-            marks = [mark(offer.node, offer.service) for offer in table]
+            table = sorted(offers, key=lambda o: hash_replica(o.node, o.service))
+            marks = [hash_replica(offer.node, offer.service) for offer in table]
             put_newest(self._tables, model, (offers, table, marks), most=MAX_TABLES)
         drawn: set[int] = set()
         if key:
-            first = bisect(marks, spread(key))
+            first = bisect(marks, hash_key(key))
             drawn.update((first + n) % len(table) for n in range(LOOKED_AT // 2))
         while len(drawn) < LOOKED_AT:
             drawn.add(int(random() * len(table)))
         return [table[place] for place in drawn]
 
 
-class OfferedNames:
+class NameOffersCache:
     """Cache of the replicas that offer a name to a kind of request, rebuilt when the name's workers or offers change."""
 
     def __init__(
@@ -110,7 +110,7 @@ class OfferedNames:
         self._most_offers = most_offers
         self._catalog: Catalog | None = None
         self._workers: Workers | None = None
-        self._made: dict[tuple[str, Kind], NameOffers] = {}
+        self._cached: dict[tuple[str, Kind], NameOffers] = {}
         self._offers = 0
         """Number of offers in all of them."""
         self._valid: dict[tuple[str, Kind], NameOffers] = {}
@@ -123,28 +123,28 @@ class OfferedNames:
             self._catalog, self._workers = catalog, workers
             self._valid.clear()
         key = request.model, request.kind
-        return self._valid.get(key) or self._compare(key, catalog, workers)
+        return self._valid.get(key) or self._refresh(key, catalog, workers)
 
-    def _compare(self, key: tuple[str, Kind], catalog: Catalog, workers: Workers) -> NameOffers:
+    def _refresh(self, key: tuple[str, Kind], catalog: Catalog, workers: Workers) -> NameOffers:
         name, kind = key
         here, offers = workers.by_name.get(name, ()), catalog.offers.get(name, ())
-        found = self._made.get(key)
+        found = self._cached.get(key)
         if found is None or found.workers is not here or found.offers is not offers:
             self._forget(key)
             found = NameOffers(self._own, kind, here, offers)
             if not (here or offers):
                 # Not cached: callers may ask for any name.
                 return found
-            self._made[key] = found
+            self._cached[key] = found
             self._offers += len(offers)
-            while len(self._made) > (MAX_TABLES if self._offers <= self._most_offers else 1):
-                self._forget(next(iter(self._made)))
+            while len(self._cached) > (MAX_TABLES if self._offers <= self._most_offers else 1):
+                self._forget(next(iter(self._cached)))
         self._valid[key] = found
         return found
 
     def _forget(self, key: tuple[str, Kind]) -> None:
         self._valid.pop(key, None)
-        if (gone := self._made.pop(key, None)) is not None:
+        if (gone := self._cached.pop(key, None)) is not None:
             self._offers -= len(gone.offers)
 
 
@@ -157,25 +157,25 @@ class Exclusions:
 
     def __init__(self, *, most: int = MAX_EXCLUSIONS) -> None:
         self._most = most
-        self._found: dict[str, dict[str, tuple[Excluded, ...]]] = {}
+        self._excluded: dict[str, dict[str, tuple[Excluded, ...]]] = {}
 
     def note(self, request: Request, excluded: tuple[Excluded, ...]) -> None:
         """Record the replicas that a choice excluded."""
-        found = self._found.pop(request.id, None)
+        found = self._excluded.pop(request.id, None)
         if found is None:
             if not excluded:
                 return
             found = {}
         found[request.model] = excluded[:MAX_EXCLUDED]
-        put_newest(self._found, request.id, found, most=self._most)
+        put_newest(self._excluded, request.id, found, most=self._most)
 
     def of(self, id_: str) -> list[Excluded]:
         """Return the replicas that were excluded when this request was routed, none if that is not remembered."""
-        return [*chain.from_iterable(self._found.get(id_, {}).values())]
+        return [*chain.from_iterable(self._excluded.get(id_, {}).values())]
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class RoutingExplanation:
     """The candidates for a request in the order of trying, and the replicas excluded, with reasons."""
 
     ordered: tuple[Candidate, ...]
@@ -191,7 +191,7 @@ class Chooser:
         *,
         world: World,
         policy: Policy,
-        random: Chance,
+        random: RandomSource,
         questions: ReplicaAsker | None = None,
     ) -> None:
         self._ledger = ledger
@@ -199,66 +199,68 @@ class Chooser:
         self._world = world
         self._policy = policy
         self._random = random
-        self._tables = Tables()
+        self._tables = ReplicaTables()
         self.exclusions = Exclusions()
         self._own = world.own
-        self._names = OfferedNames(world, ledger.workers)
+        self._names = NameOffersCache(world, ledger.workers)
 
-    def explain(self, request: Request) -> Explained:
+    def explain(self, request: Request) -> RoutingExplanation:
         """Return where a request would be sent now, and why not to other replicas; takes no slot."""
         field = self.field(request)
-        ordered = in_order(self._policy, request, field.eligible, self._random)
-        return Explained(tuple(ordered), field.excluded)
+        ordered = order_candidates(self._policy, request, field.eligible, self._random)
+        return RoutingExplanation(tuple(ordered), field.excluded)
 
-    def at_once(self, request: Request) -> tuple[Candidate, ...] | None:
+    def choose_now(self, request: Request) -> tuple[Candidate, ...] | None:
         """Return the candidates in order, `None` if that needs a wait or a query; if they are used, call the policy's `begun`."""
         offered = self._names.of(request)
-        if (lone := offered.lone) and (found := self._alone(request, offered, lone)):
+        if (lone := offered.only_replica) and (
+            found := self._only_candidate(request, offered, lone)
+        ):
             return (found,)
-        field, _ = self._look(request, offered)
+        field, _ = self._sort_sample(request, offered)
         eligible = field.eligible
         if field.excluded or not eligible or any(c.ejected for c in eligible):
             return None
         if len(eligible) == 1:
             return eligible
-        if self._questions and self._policy.compares and worth_asking(request, eligible):
+        if self._questions and self._policy.compares and candidates_to_query(request, eligible):
             return None
-        return tuple(in_order(self._policy, request, eligible, self._random))
+        return tuple(order_candidates(self._policy, request, eligible, self._random))
 
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return the candidates in order, and whether a slot of the first is held already; raise a `RouterError` if none."""
-        field, among = self._look(request, self._names.of(request))
-        if self._questions and len(field.eligible) > 1 and await self._asked(request, field):
+        field, among = self._sort_sample(request, self._names.of(request))
+        if self._questions and len(field.eligible) > 1 and await self._query_nodes(request, field):
             field = self.field(request, among)
         self.exclusions.note(request, field.excluded)
-        full = self.only_full(field) if field.excluded else []
+        full = self.full_candidates(field) if field.excluded else []
         if not full and field.eligible and all(map(self._is_gone, field.eligible)):
-            raise self._gone(request, field.eligible)
+            raise self._gone_error(request, field.eligible)
         # Waiting for a slot of a healthy replica is better than trying one that failed repeatedly.
         if field.eligible and not (full and all(c.ejected for c in field.eligible)):
-            ordered = list(in_order(self._policy, request, field.eligible, self._random))
+            ordered = list(order_candidates(self._policy, request, field.eligible, self._random))
             self._policy.begun(request)
-            if self._ledger.borrowed is None:
+            if self._ledger.borrowed_slots is None:
                 for candidate in full:
-                    if patient := patience(request, candidate, ordered):
+                    if patient := longest_useful_wait(request, candidate, ordered):
                         asked = replace(request, waits=False, patience=patient)
                         with suppress(NoCapacity):
-                            return await self.slot(asked, [candidate])
+                            return await self.wait_for_slot(asked, [candidate])
                 return ordered, False
-            left, holds_slot = await self._ledger.borrowed.secure(request, ordered)
+            left, holds_slot = await self._ledger.borrowed_slots.secure(request, ordered)
             if left:
                 return left, holds_slot
             full += ordered
         if not full:
             names = chain(self._ledger.workers().by_name, self._world.catalog.offers)
-            raise nobody(request, field.excluded, names)
-        return await self.slot(request, full)
+            raise no_candidate_error(request, field.excluded, names)
+        return await self.wait_for_slot(request, full)
 
-    async def _asked(self, request: Request, field: Field) -> bool:
+    async def _query_nodes(self, request: Request, field: CandidateSet) -> bool:
         """Ask a few nodes about their replicas, if that is worth the time; return whether anything was learnt."""
         if self._questions is None or not self._policy.compares:
             return False
-        likely = worth_asking(request, field.eligible)
+        likely = candidates_to_query(request, field.eligible)
         asked = [c for c in likely if c.worker is None and not c.rank]
         if not asked:
             return False
@@ -266,7 +268,7 @@ class Chooser:
         answers = await asyncio.gather(*(self._questions.ask(request, c) for c in asked))
         for candidate, told in zip(asked, answers, strict=True):
             if told is not None:
-                self._ledger.learn_of(request, candidate, told)
+                self._ledger.record_replica_answer(request, candidate, told)
         return any(answers)
 
     def may_return(self, request: Request) -> bool:
@@ -275,11 +277,11 @@ class Chooser:
             field = self.field(replace(request, model=name))
             if any(map(self._ledger.may_return, field.eligible)):
                 return True
-            if any(self._may_be_back(e) for e in field.excluded):
+            if any(self._may_return_soon(e) for e in field.excluded):
                 return True
         return False
 
-    def _may_be_back(self, one: Excluded) -> bool:
+    def _may_return_soon(self, one: Excluded) -> bool:
         match one.reason:
             case Reason.LOST | Reason.LEFT:
                 return self._world.absence_of(one.candidate.node) < RESTART
@@ -292,17 +294,17 @@ class Chooser:
         """Return whether a candidate has been absent for so long that only one request at a time tries it."""
         return candidate.ejected and not self._ledger.may_return(candidate)
 
-    def _gone(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
-        words = f"{told_name(request.model)} is known, but none of its workers has answered for some time"
+    def _gone_error(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
+        words = f"{display_name(request.model)} is known, but none of its workers has answered for some time"
         seconds = min(self._ledger.condition(c).retry_in for c in candidates)
         return NobodyServes(words, retry_after=max(1.0, seconds))
 
-    def only_full(self, field: Field) -> list[Candidate]:
+    def full_candidates(self, field: CandidateSet) -> list[Candidate]:
         """Return the candidates excluded only for lack of a slot; only the healthy ones if there are any."""
         full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
         return [c for c in full if not c.ejected] or full
 
-    async def slot(
+    async def wait_for_slot(
         self, request: Request, full: Sequence[Candidate]
     ) -> tuple[list[Candidate], bool]:
         """Wait for a slot of one of these candidates; return that candidate, and that its slot is held."""
@@ -311,12 +313,12 @@ class Chooser:
         if worker is None or worker.service != service:
             self._ledger.release(service)
             raise NobodyServes(
-                f"{told_name(request.model)} was unregistered while this request waited"
+                f"{display_name(request.model)} was unregistered while this request waited"
             )
         replica = OfferedReplica(Candidate(self._own, service, worker))
         return self._ledger.rows(request, [replica]), True
 
-    def _alone(
+    def _only_candidate(
         self, request: Request, offered: NameOffers, lone: OfferedReplica
     ) -> Candidate | None:
         """Return the only candidate, `None` if there is an objection to it that `candidates` has to name."""
@@ -327,39 +329,41 @@ class Chooser:
             if request.own_only or self._world.presence_of(candidate.node) is not Presence.ALIVE:
                 return None
             if choosy:
-                reason = unwanted(request, candidate, None)
-        elif (draining := self._world.draining) or choosy or offered.bounded:
-            reason = against_ours(request, candidate, None, self._ledger, draining=draining)
+                reason = objection(request, candidate, None)
+        elif (draining := self._world.draining) or choosy or offered.has_limit:
+            reason = objection_to_own(request, candidate, None, self._ledger, draining=draining)
         if reason or candidate.told or candidate.ejected:
             return None
         unseeing = offered.inputs and MediaNeeds(request).missing(candidate.service)
         return None if unseeing else candidate
 
-    def _look(self, request: Request, offered: NameOffers) -> tuple[Field, Sequence[Offer] | None]:
+    def _sort_sample(
+        self, request: Request, offered: NameOffers
+    ) -> tuple[CandidateSet, Sequence[Offer] | None]:
         """Sort a sample of many replicas, and return the sample; sort all if there are few, all matter, or few are healthy."""
         offers = offered.offers
         if len(offers) <= MANY or not self._policy.samples:
-            return self._sort(request, offered), None
+            return self._sort_replicas(request, offered), None
         if request.own_only or request.pin != ANYWHERE:
-            return self._sort(request, offered), None
-        drawn = self._tables.draw(request.model, offers, self._random, key_of(request))
+            return self._sort_replicas(request, offered), None
+        drawn = self._tables.draw(request.model, offers, self._random, conversation_key(request))
         if request.prefixes.goes_on or request.background:
-            read = self._ledger.read_by(request)
+            read = self._ledger.replicas_that_read(request)
             drawn += [o for o in starmap(Offer, read) if o in offers and o not in drawn]
-        field = self._sort(request, offered, drawn)
+        field = self._sort_replicas(request, offered, drawn)
         if sum(not c.rank for c in field.eligible) < ENOUGH:
-            return self._sort(request, offered), None
+            return self._sort_replicas(request, offered), None
         return field, drawn
 
-    def field(self, request: Request, among: Iterable[Offer] | None = None) -> Field:
+    def field(self, request: Request, among: Iterable[Offer] | None = None) -> CandidateSet:
         """Return the replicas that may answer a request, and the excluded; of other nodes only those in `among`, if given."""
-        return self._sort(request, self._names.of(request), among)
+        return self._sort_replicas(request, self._names.of(request), among)
 
-    def _sort(
+    def _sort_replicas(
         self, request: Request, offered: NameOffers, among: Iterable[Offer] | None = None
-    ) -> Field:
+    ) -> CandidateSet:
         world = self._world
-        return candidates(
+        return sort_replicas(
             request,
             offered,
             presence=world.presence_of,

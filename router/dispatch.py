@@ -6,30 +6,35 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
-from registry.clock import Chance, Clock
+from registry.clock import Clock, RandomSource
 from registry.members.liveness import Presence
-from registry.records import Load, PeerId, Record, Service, name_of_any
+from registry.records import Load, PeerId, Record, Service, service_type_name
 from registry.task_group import BackgroundTasks
 from router.answer import Answer
 from router.attempt import AnsweredRequest, Attempt, Routed
-from router.choice import Chooser, Explained, ReplicaAsker
-from router.desk import Desk, FirstAttempts
+from router.attempt_runner import AttemptRunner, FirstAttempts
+from router.choice import Chooser, ReplicaAsker, RoutingExplanation
 from router.dialects import Dialect
 from router.errors import (
     NobodyServes,
-    PoisonousRequest,
     RouterError,
     WorkerBusy,
     WorkerDied,
     WorkerError,
 )
-from router.first_byte_timeout import Waits
+from router.first_byte_timeout import FirstByteWaits
 from router.hedge import Hedger
 from router.hold import HeldRequests
 from router.ledger import Ledger
 from router.openai.prefixes import Prefixes
 from router.requests import SERVICES, Kind, Request
-from router.select.attempts import Failure, Tries, attempts, in_turn
+from router.select.attempts import (
+    Failure,
+    Tries,
+    count_deaths,
+    iterate_candidates,
+    iterate_names,
+)
 from router.select.candidates import Candidate, Reason
 from router.select.fitness import serves
 from router.select.policy import Policy
@@ -40,7 +45,7 @@ from router.slot_discovery import SlotDiscovery
 from router.slot_wait import LingeringSlots
 from router.state.circuit import Condition
 from router.state.prefix_index import Read
-from router.state.readiness import not_ready
+from router.state.readiness import is_not_ready
 from router.state.service_time import ServiceTime
 from router.stuck_check import CandidateLiveness, StuckCheck
 from router.worker_description import WorkerDescription
@@ -56,9 +61,6 @@ GREETED = 5.0
 
 Failed = tuple[Attempt, Failure]  # the attempt, and how it failed
 
-MOST_DEATHS = 2
-"""Deaths of workers at which a request is given up: of a single one, the request need not be the cause."""
-
 
 class Router:
     """The router as the rest of the node sees it. Everything it reads is a snapshot taken when it is needed."""
@@ -71,7 +73,7 @@ class Router:
         settings: RouterSettings,
         clock: Clock,
         *,
-        chance: Chance,
+        chance: RandomSource,
         crew: BackgroundTasks,
         lender: Lender | None = None,
         lingering: LingeringSlots | None = None,
@@ -92,17 +94,18 @@ class Router:
             self._ledger, world=world, policy=policy, random=chance, questions=questions
         )
         self._stuck_check = StuckCheck(self._ledger.stuck, dialects, clock, crew)
-        self._desk = Desk(
+        self._runner = AttemptRunner(
             self._ledger,
             clock,
             world=world,
             dialects=dialects,
-            waits=Waits(CandidateLiveness(self._stuck_check, world)),
+            waits=FirstByteWaits(CandidateLiveness(self._stuck_check, world)),
             discovery=SlotDiscovery(dialects, self._ledger.limits, clock, crew),
         )
         # Borrowed slots are not spent on answers that may be thrown away.
-        self._hedger = Hedger(self._desk) if settings.hedge and not self._ledger.borrowed else None
-        self._first_attempts = FirstAttempts(self._desk, self._chooser, policy, settings)
+        hedges = settings.hedge and not self._ledger.borrowed_slots
+        self._hedger = Hedger(self._runner) if hedges else None
+        self._first_attempts = FirstAttempts(self._runner, self._chooser, policy, settings)
         self._held_requests = HeldRequests(
             settings, self._ledger.events, clock, world, self._chooser
         )
@@ -141,7 +144,7 @@ class Router:
         there = tuple(r for r in found if self._world.presence_of(r.node) not in _GONE)
         return there or found
 
-    def explain(self, request: Request) -> Explained:
+    def explain(self, request: Request) -> RoutingExplanation:
         """Return where the request would be sent now, and why not to other replicas; sends nothing."""
         return self._chooser.explain(request)
 
@@ -162,7 +165,7 @@ class Router:
 
     def service_time(self, worker: Worker, kind: Kind) -> ServiceTime | None:
         """Return how long answers of one worker of this machine take, `None` until it has answered such a request."""
-        return self._ledger.times.of_own(worker.service, kind)
+        return self._ledger.times.own_service_time(worker.service, kind)
 
     def worker_of(self, project: str, model: str, cid: str, kind: Kind) -> Worker | None:
         """Return the worker of this machine that answers this kind of request for a replica, if any."""
@@ -170,14 +173,14 @@ class Router:
         home = (w for w in named if (w.service.project, w.service.cid) == (project, cid))
         return next((w for w in home if serves(w.service, kind)), None)
 
-    def read_by(self, worker: Worker, said: Prefixes) -> Read | None:
+    def prefix_read_by(self, worker: Worker, said: Prefixes) -> Read | None:
         """Return how much of a conversation a worker of this machine has read, `None` if nothing."""
-        read, _ = self._ledger.times.index.read_by(said, self._now())
+        read, _ = self._ledger.times.index.find_readers(said, self._now())
         return read.get((self._world.own, worker.service))
 
-    def borrowed(self) -> Mapping[Service, int]:
+    def borrowed_slots(self) -> Mapping[Service, int]:
         """Return how many slots of each worker this process has borrowed from another process of its node."""
-        return self._ledger.borrowed.held if self._ledger.borrowed else {}
+        return self._ledger.borrowed_slots.held if self._ledger.borrowed_slots else {}
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in the load that another node reports for its replicas."""
@@ -201,18 +204,19 @@ class Router:
         """Number of requests that wait for a worker to be ready."""
         return self._held_requests.held
 
-    def bounded(self, service: Service) -> bool:
+    def has_learnt_limit(self, service: Service) -> bool:
         """Return whether a worker of this machine has a bound that was learnt, not registered."""
         worker = self._ledger.workers().by_key.get(service.key)
-        return worker is not None and worker.capacity > 0 and self._ledger.learns(worker)
+        has_limit = worker is not None and worker.capacity > 0
+        return worker is not None and has_limit and self._ledger.should_learn_limit(worker)
 
     def condition(self, candidate: Candidate) -> Condition:
-        """Describe the circuit of a candidate; it does not show that a worker has stopped, see `stopped`."""
+        """Describe the circuit of a candidate; it does not show that a worker has stopped, see `is_stopped`."""
         return self._ledger.condition(candidate)
 
-    def stopped(self, candidate: Candidate) -> bool:
+    def is_stopped(self, candidate: Candidate) -> bool:
         """Return whether a candidate is a worker of this machine that no longer answers anything."""
-        return self._ledger.stopped(candidate)
+        return self._ledger.is_stopped(candidate)
 
     def health_of(self, worker: Worker) -> str:
         """Describe the health of a worker of this machine: `ok`, or what is wrong."""
@@ -220,14 +224,14 @@ class Router:
 
     def services(self, kind: Kind) -> list[tuple[PeerId, Service]]:
         """Return the replicas that offer a kind of service, this machine's first, including those that are absent now."""
-        name, own = name_of_any(SERVICES[kind]), self._world.own
+        name, own = service_type_name(SERVICES[kind]), self._world.own
         offers = self._world.catalog.offers.get(name, ())
         there = [(o.node, o.service) for o in offers if o.node != own]
         return [*((own, w.service) for w in self._ledger.workers().by_name.get(name, ())), *there]
 
-    async def greet(self, worker: Worker) -> bool:
+    async def check_alive(self, worker: Worker) -> bool:
         """Return whether a worker of this machine answers: it did so recently, is at work on a request, or answers a probe."""
-        vitals, by_key = self._ledger.vitals, self._ledger.workers().by_key
+        vitals, by_key = self._ledger.health_table, self._ledger.workers().by_key
         busy = (by_key.get(s.key) for n, s in self.in_flight if n == self._world.own)
         at_work = any(w is not None and w.api == worker.api for w in busy)
         if at_work or vitals.recent(worker.api, self._now(), GREETED):
@@ -240,7 +244,7 @@ class Router:
         """Ask a worker of this machine to describe itself; return `None` if it does not do so now; raise `WorkerFailed`."""
         said = await self.dialects[worker.dialect].describe(worker)
         if said is not None and said != WorkerDescription():
-            self._ledger.vitals.probed(worker.api, self._now(), answers=True)
+            self._ledger.health_table.probed(worker.api, self._now(), answers=True)
         return said
 
     async def begin(self, request: Request, first: Attempt | None = None) -> tuple[Attempt, Routed]:
@@ -251,13 +255,13 @@ class Router:
         began = self._now()
         if first is None:
             self._ledger.asked(began)
-            begun = await self._ask(request, began)
+            begun = await self._attempt_or_hold(request, began)
         else:
             try:
                 begun = first, await first.__aenter__()
             except WorkerError as error:
                 failed = first, Failure(error, self._now() - began)
-                begun = await self._ask(request, began, failed)
+                begun = await self._attempt_or_hold(request, began, failed)
         now = self._now()
         self._held_requests.readiness.answered(begun[0].request.model, now)
         if request.aim:
@@ -265,41 +269,43 @@ class Router:
             self.events["aims_missed"] += now - began > request.aim
         return begun
 
-    async def _ask(
+    async def _attempt_or_hold(
         self, request: Request, began: float, failed: Failed | None = None
     ) -> tuple[Attempt, Routed]:
         """Try one candidate after the other, starting after the first if that `failed`; if none is ready, wait until one is."""
         try:
-            return await self._by_names(request, failed)
+            return await self._try_names(request, failed)
         except (NobodyServes, WorkerError) as error:
-            if not not_ready(error):
+            if not is_not_ready(error):
                 raise
             if not request.holds:
                 error.hopeful = self._held_requests.hopeful(request, error)
                 raise
-            return await self._held_requests.until_ready(request, error, began, self._by_names)
+            return await self._held_requests.until_ready(request, error, began, self._try_names)
 
-    def _by_names(
+    def _try_names(
         self, request: Request, failed: Failed | None = None
     ) -> Coroutine[Any, Any, tuple[Attempt, Routed]]:
-        return self._in_turn(request) if request.fallbacks else self._by_name(request, 0, failed)
+        if request.fallbacks:
+            return self._try_fallbacks(request)
+        return self._try_name(request, 0, failed)
 
-    async def _in_turn(self, request: Request) -> tuple[Attempt, Routed]:
-        names, tried, deaths = in_turn(request), 0, request.deaths
+    async def _try_fallbacks(self, request: Request) -> tuple[Attempt, Routed]:
+        names, tried, deaths = iterate_names(request), 0, request.deaths
         asked = next(names)
         while True:
             try:
-                return await self._by_name(asked, tried)
+                return await self._try_name(asked, tried)
             except RouterError as error:
                 failed = error
             # An error without attempts of its own takes over the counts so far.
             tried = failed.attempts = failed.attempts or tried
             deaths = failed.deaths = failed.deaths or deaths
             asked = replace(names.send(failed), deaths=deaths)
-            if not self._afford(None, failed):
+            if not self._may_retry(None, failed):
                 raise failed
 
-    async def _by_name(
+    async def _try_name(
         self, request: Request, before: int, failed: Failed | None = None
     ) -> tuple[Attempt, Routed]:
         """Try the candidates of one name after `before` attempts; if all fail, wait for a slot of one that is only full."""
@@ -311,20 +317,20 @@ class Router:
                 if first is None
                 else ([first.candidate, *first.others], False)
             )
-            return await self._try(request, ordered, before, died, failure)
+            return await self._try_candidates(request, ordered, before, died, failure)
         except WorkerError as error:
             field = self._chooser.field(request)
-            full = [c for c in self._chooser.only_full(field) if c.key not in died]
+            full = [c for c in self._chooser.full_candidates(field) if c.key not in died]
             if full and error.elsewhere and not (request.once and error.sent):
                 asked = replace(request, deaths=error.deaths)
-                slot = await self._chooser.slot(asked, full)
-                return await self._try(asked, slot, error.attempts, died)
+                slot = await self._chooser.wait_for_slot(asked, full)
+                return await self._try_candidates(asked, slot, error.attempts, died)
             if isinstance(error, WorkerBusy):
                 told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
                 error.retry_after = min((error.retry_after, *told))
             raise
 
-    async def _try(
+    async def _try_candidates(
         self,
         request: Request,
         ordered: tuple[list[Candidate], bool],
@@ -339,21 +345,21 @@ class Router:
         tries: Tries | None = None
         while True:
             if failure is not None:
-                request = _mourned(request, failure.error)
+                request = count_deaths(request, failure.error)
                 if isinstance(failure.error, WorkerDied):
                     died.add(candidate.key)
-                tries = tries or self._tries([candidate, *left], once=request.once)
+                tries = tries or self._start_tries([candidate, *left], once=request.once)
                 candidate, tried, holds_slot = tries.send(failure), tried + 1, False
                 left.remove(candidate)
             try:
-                if self._ledger.borrowed and not holds_slot:
-                    holds_slot = await self._ledger.borrowed.take(request, candidate)
+                if self._ledger.borrowed_slots and not holds_slot:
+                    holds_slot = await self._ledger.borrowed_slots.take(request, candidate)
                 elif tried > 1 and self._ledger.is_full(candidate):
                     # It had room when it was chosen; now this request has to wait its turn like the others.
                     raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
                 others = left if tried < self._settings.attempts else ()
                 attempt = Attempt(
-                    self._desk,
+                    self._runner,
                     request,
                     candidate,
                     number=before + tried,
@@ -366,34 +372,21 @@ class Router:
             except WorkerError as error:
                 failure = Failure(error, self._now() - began)
 
-    def _tries(self, ordered: Sequence[Candidate], *, once: bool) -> Tries:
+    def _start_tries(self, ordered: Sequence[Candidate], *, once: bool) -> Tries:
         """Return the generator of the candidates to try after the first of these, which is being tried."""
         settings = self._settings
-        tries = attempts(
+        tries = iterate_candidates(
             ordered,
             at_most=settings.attempts,
             within=settings.total_timeout,
-            afford=self._afford,
+            afford=self._may_retry,
             once=once,
         )
         next(tries)
         return tries
 
-    def _afford(self, candidate: Candidate | None, error: RouterError) -> bool:
-        affordable = self._ledger.afford(candidate, error)
+    def _may_retry(self, candidate: Candidate | None, error: RouterError) -> bool:
+        affordable = self._ledger.try_charge_retry(candidate, error)
         if not affordable:
             log.warning("a failure is not retried, because router.retry_share is spent: %s", error)
         return affordable
-
-
-def _mourned(request: Request, error: WorkerError) -> Request:
-    """Return the request with its worker deaths counted; raise `PoisonousRequest` if they reach `MOST_DEATHS`."""
-    if error.deaths == request.deaths:
-        return request
-    if error.deaths < MOST_DEATHS:
-        return replace(request, deaths=error.deaths)
-    poisonous = PoisonousRequest(
-        "two workers died during this request before they answered, so no third worker gets it"
-    )
-    poisonous.attempts, poisonous.deaths, poisonous.at = error.attempts, error.deaths, error.at
-    raise poisonous from error

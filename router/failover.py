@@ -14,7 +14,7 @@ import orjson
 
 from registry.records import PeerId
 from router.openai.sse import Event, has_line
-from router.openai.usage import parsed
+from router.openai.usage import parse_object
 from router.requests import Kind, Request
 
 MOST_SEAMS = 3
@@ -67,7 +67,7 @@ class ContinuedText:
     """One stream, across all the workers that write it. `state` is that of the present worker's part."""
 
     def __init__(self, request: Request, fields: Mapping[str, object]) -> None:
-        """Use `of`."""
+        """Use `continued_text`."""
         self._request = request
         self._fields = fields
         self._text: list[str] = []
@@ -78,10 +78,10 @@ class ContinuedText:
         self._lost = 0
         """Number of those in the parts that broke off."""
         self._plain = True
-        self._told = False
+        self._usage_reported = False
         self._first = True
         """Whether the present part is the first of which the caller sees anything: it passes unchanged."""
-        self._dead = PeerId("")
+        self._dead_node = PeerId("")
         self.seams = 0
         self.state = StreamState.OPEN
 
@@ -92,22 +92,22 @@ class ContinuedText:
         if event.data == _DONE:
             self.state = StreamState.CLOSED
             return event.raw
-        if gives_up(event):
+        if is_failure_event(event):
             self.state = StreamState.BROKEN
             return b""
-        said = parsed(event.data)
+        said = parse_object(event.data)
         empty = self._learn(said.get("choices"))
-        self._told = self._told or isinstance(said.get("usage"), dict)
+        self._usage_reported = self._usage_reported or isinstance(said.get("usage"), dict)
         if self._first:
             self._head = self._head or {name: said[name] for name in _HEAD if name in said}
             return event.raw
-        return b"" if empty else _event(self._joined(said))
+        return b"" if empty else _event(self._rewrite_event(said))
 
-    def broke(self, dead: PeerId) -> Resume | Finish | None:
+    def decide_continuation(self, dead: PeerId) -> Resume | Finish | None:
         """Return how the stream goes on after the present part ended too soon, `None` if it does not."""
         progress = self._written - self._lost
-        self._dead, self._lost = dead, self._written
-        left = self._left()
+        self._dead_node, self._lost = dead, self._written
+        left = self._tokens_left()
         if self.state is StreamState.CLOSED:
             return Finish(b"")
         if self.state is StreamState.COMPLETE or (left is not None and left < 1):
@@ -118,16 +118,16 @@ class ContinuedText:
             return None
         self.seams += 1
         self.state, self._first = StreamState.OPEN, not self._head
-        body, deaths = orjson.dumps(self._asking(left)), self._request.deaths + 1
+        body, deaths = orjson.dumps(self._continuation_body(left)), self._request.deaths + 1
         asked = replace(self._request, body=body, deaths=deaths, verbatim=None)
         # The stream does not wait for a worker to come back, and its first byte has come.
         return Resume(replace(asked, holds=False, aim=0.0))
 
-    def seam(self, node: PeerId) -> bytes:
+    def seam_event(self, node: PeerId) -> bytes:
         """Return the event that marks where one worker's text ends and that of another, at `node`, begins."""
         if self._first:
             return b""
-        seam = {"from": self._dead, "to": node, "characters": self._characters}
+        seam = {"from": self._dead_node, "to": node, "characters": self._characters}
         return b": continued\n" + _event(self._chunk(None) | {"modelvine": {"seam": seam}})
 
     def _learn(self, choices: object) -> bool:
@@ -163,7 +163,7 @@ class ContinuedText:
         if self._plain:
             self._text.append(text)
 
-    def _joined(self, said: dict[str, object]) -> dict[str, object]:
+    def _rewrite_event(self, said: dict[str, object]) -> dict[str, object]:
         """Return an event of a later part, rewritten as one of the first."""
         match said.get("choices"):
             case [{"delta": {"role": _, **delta}, **choice}]:
@@ -185,13 +185,13 @@ class ContinuedText:
             case _:
                 return {}
 
-    def _left(self) -> int | None:
+    def _tokens_left(self) -> int | None:
         """Return how many tokens may still be written, `None` when there is no limit."""
         limits = [self._fields.get(name) for name in _LIMITS]
         given = [limit for limit in limits if isinstance(limit, int) and limit > 0]
         return min(given) - self._written if given else None
 
-    def _asking(self, left: int | None) -> dict[str, object]:
+    def _continuation_body(self, left: int | None) -> dict[str, object]:
         asking = dict(self._fields)
         if left is not None:
             asking |= {name: left for name in _LIMITS if asking.get(name) is not None}
@@ -214,7 +214,7 @@ class ContinuedText:
         """Return the missing last events of a stream whose text is complete."""
         last = b"" if self.state is StreamState.COMPLETE else _event(self._chunk("length"))
         match self._fields.get("stream_options"):
-            case {"include_usage": True} if not self._told:
+            case {"include_usage": True} if not self._usage_reported:
                 usage = {"prompt_tokens": 0, "completion_tokens": self._written}
                 told = {"usage": usage | {"total_tokens": self._written}}
                 note = {"modelvine": {"estimated": True, "seams": self.seams}}
@@ -223,17 +223,17 @@ class ContinuedText:
 
 
 def is_wanted(request: Request) -> bool:
-    """Return whether a request asks for a text stream that is to be continued; `of` tells whether it can be."""
+    """Return whether a request asks for a text stream that is to be continued; `continued_text` tells whether it can be."""
     text = request.stream and request.kind in (Kind.CHAT, Kind.COMPLETION)
     # With a list of models, another model could continue the text.
     return request.continues and text and not request.fallbacks
 
 
-def of(request: Request) -> ContinuedText | None:
+def continued_text(request: Request) -> ContinuedText | None:
     """Return the stream that answers a request, `None` if no other worker could continue it."""
     if request.verbatim is not None and request.verbatim.needs:
         return None
-    fields = parsed(request.body)
+    fields = parse_object(request.body)
     plain = (
         not any(fields.get(name) for name in _FORBIDDING)
         and all(fields.get(name) in (None, 1) for name in ("n", "best_of"))
@@ -242,9 +242,9 @@ def of(request: Request) -> ContinuedText | None:
     return ContinuedText(request, fields) if plain and _has_place(request.kind, fields) else None
 
 
-def gives_up(event: Event) -> bool:
+def is_failure_event(event: Event) -> bool:
     """Return whether a worker reports a failure by an event."""
-    said = parsed(event.data) if b'"error"' in event.data else {}
+    said = parse_object(event.data) if b'"error"' in event.data else {}
     return "error" in said and "choices" not in said
 
 

@@ -4,47 +4,47 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from registry.values import changed
+from registry.values import replace_fields
 from router import failover
 from router.attempt import Routed
 from router.errors import AnswerBroken, RouterError
 from router.failover import ContinuedText, Finish, StreamState
-from router.failover_part import GaveUp
+from router.failover_part import WorkerGaveUp
 from router.openai.sse import Event, EventTooLarge, Splitter
-from router.openai.usage import Tokens
+from router.openai.usage import StreamUsage
 
 if TYPE_CHECKING:
-    from router.failover_stream import Continued
+    from router.failover_stream import ContinuedAnswer
 
 
-async def go_on(
-    whole: "Continued", routed: Routed, broken: AnswerBroken
+async def continue_stream(
+    whole: "ContinuedAnswer", routed: Routed, broken: AnswerBroken
 ) -> AsyncGenerator[bytes, None]:
     """Have other workers continue, one after the other, where the first part broke off."""
-    stream = _replayed(whole)
+    stream = _replay(whole)
     while True:
-        step = stream.broke(routed.candidate.node) if stream else None
+        step = stream.decide_continuation(routed.candidate.node) if stream else None
         if stream is None or step is None:
-            yield _last_words(broken)
+            yield _failure_events(broken)
             return
         whole.entered = False
         await whole.part.__aexit__(None, None, None)
         if isinstance(step, Finish):
             yield step.last
             return
-        pin = changed(step.request.pin, but=routed.candidate.key)
-        part = whole.ask(changed(step.request, pin=pin))
+        pin = replace_fields(step.request.pin, but=routed.candidate.key)
+        part = whole.ask(replace_fields(step.request, pin=pin))
         try:
             routed = await part.__aenter__()
         except RouterError:
-            yield _last_words(broken)
+            yield _failure_events(broken)
             return
         whole.part, whole.entered = part, True
         if not routed.answer.streamed:
             raise AnswerBroken("the second worker does not stream")
-        yield stream.seam(routed.candidate.node)
+        yield stream.seam_event(routed.candidate.node)
         try:
-            async with aclosing(_later(whole, routed, stream)) as later:
+            async with aclosing(_read_later_part(whole, routed, stream)) as later:
                 async for ready in later:
                     yield ready
         except AnswerBroken as error:
@@ -53,27 +53,27 @@ async def go_on(
             return
 
 
-def _replayed(whole: "Continued") -> ContinuedText | None:
+def _replay(whole: "ContinuedAnswer") -> ContinuedText | None:
     """Parse what was sent, and return the stream that goes on from there; `None` if it cannot be continued."""
     sent = whole.sent.whole()
-    stream = None if sent is None else failover.of(whole.request)
+    stream = None if sent is None else failover.continued_text(whole.request)
     if stream is not None and sent:
         for event in Splitter(max_event_bytes=len(sent)).feed(sent):
             stream.take(event)
     return stream
 
 
-async def _later(
-    whole: "Continued", routed: Routed, stream: ContinuedText
+async def _read_later_part(
+    whole: "ContinuedAnswer", routed: Routed, stream: ContinuedText
 ) -> AsyncGenerator[bytes, None]:
     """Read one more worker's part to its end; raise `AnswerBroken` if that comes too soon."""
-    tokens = Tokens(hidden=routed.answer.hides_usage)
+    tokens = StreamUsage(hidden=routed.answer.hides_usage)
     splitter = Splitter(max_event_bytes=whole.max_event_bytes)
     chunk = routed.answer.first
     tokens.events = routed.tally.opened(chunk) if routed.tally else 0
     try:
         while True:
-            if ready := _taken(stream, splitter.feed(chunk), tokens):
+            if ready := _feed_events(stream, splitter.feed(chunk), tokens):
                 yield ready
             # The events before the failure have been passed on.
             if stream.state is StreamState.BROKEN:
@@ -83,7 +83,7 @@ async def _later(
                 break
             if routed.tally:
                 tokens.events += routed.tally.streamed([chunk])
-        if ready := _taken(stream, splitter.finish(), tokens):
+        if ready := _feed_events(stream, splitter.finish(), tokens):
             yield ready
         if stream.state in (StreamState.OPEN, StreamState.BROKEN):
             raise AnswerBroken("the stream ended before its text was complete")
@@ -95,14 +95,14 @@ async def _later(
         whole.spent(routed, tokens.usage())
 
 
-def _last_words(broken: AnswerBroken) -> bytes:
+def _failure_events(broken: AnswerBroken) -> bytes:
     """Return a worker's own failure event, since no other worker continues; raise the error if it sent none."""
-    if isinstance(broken, GaveUp):
+    if isinstance(broken, WorkerGaveUp):
         return broken.events
     raise broken
 
 
-def _taken(stream: ContinuedText, events: list[Event], tokens: Tokens) -> bytes:
+def _feed_events(stream: ContinuedText, events: list[Event], tokens: StreamUsage) -> bytes:
     ready: list[bytes] = []
     for event in events:
         if tokens.passing(event.raw):

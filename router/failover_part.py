@@ -10,7 +10,7 @@ from router.flow import Flow, Listener
 from router.http.cut_through import CutThrough
 from router.openai.event_texts import contains
 from router.openai.sse import Splitter, WholeEvents
-from router.openai.usage import OPENAI, Tokens, Usage
+from router.openai.usage import OPENAI, StreamUsage, Usage
 
 Others = Callable[[Routed, AnswerBroken], AsyncGenerator[bytes, None]]
 """Has other workers continue a stream whose first part broke off."""
@@ -23,7 +23,7 @@ RECORDED_SIGNS = (*SIGNS, b'_reason":"', b'_reason": "', b'_reason" ')
 """Byte strings of events that are not like those before, whatever their form: also those with which a text ends."""
 
 
-class GaveUp(AnswerBroken):
+class WorkerGaveUp(AnswerBroken):
     """A worker reported a failure by an event; `events` is that event and what came with it."""
 
     def __init__(self, events: bytes) -> None:
@@ -63,10 +63,10 @@ class FirstPart:
         self._concluded = self._over = False
         self._tally = routed.tally
         self._held = WholeEvents()
-        self._tokens = Tokens(hidden=routed.answer.hides_usage)
+        self._tokens = StreamUsage(hidden=routed.answer.hides_usage)
         if self._tally is not None:
             self._tokens.events = self._tally.opened(routed.answer.first)
-        self._ready = self._examined(self._held.take(routed.answer.first))
+        self._ready = self._examine(self._held.take(routed.answer.first))
 
     def opening(self) -> bytes:
         """Return what is ready of the first bytes, once."""
@@ -77,19 +77,19 @@ class FirstPart:
         """Take in the next bytes, and return what is ready to be passed on, possibly nothing."""
         whole = self._held.take(chunk)
         # Nearly all events are like those before, without a failure or usage.
-        taken = self._taken(whole)
+        taken = self._take_similar(whole)
         if taken == len(whole):
             return whole
         rest = whole[taken:]
-        self._counted([rest])
-        return whole[:taken] + self._examined(rest)
+        self._count_events([rest])
+        return whole[:taken] + self._examine(rest)
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what this part needs to see of the events that `cut_through` passes."""
         cut_through.signs += SIGNS
-        cut_through.known = self._knows
+        cut_through.known = self._take_known
         if self._tally is not None:
-            cut_through.seen.append(self._counted)
+            cut_through.seen.append(self._count_events)
         cut_through.seen.append(self._add)
         cut_through.held.append(self._held)
 
@@ -104,30 +104,30 @@ class FirstPart:
             if chunk:
                 ready = self.take(chunk)
             elif self._held.held:
-                ready = self._remembered(self._held.rest)
+                ready = self._remember(self._held.rest)
             if ready:
                 return ready
         if self.failure:
-            raise GaveUp(self.failure)
+            raise WorkerGaveUp(self.failure)
         if failover.ended_too_soon(self._sent.newest):
             raise AnswerBroken("the stream ended before its text was complete")
         if self._tally:
             self.routed.answer.usage = self._tokens.usage()
-        self.conclude()
+        self.finish()
         return b""
 
-    def conclude(self) -> None:
+    def finish(self) -> None:
         """Count the tokens that the worker used, and restore the `rest` of its answer, once."""
         if not self._concluded:
             self._concluded = True
             self.routed.answer.rest = self._chunks
             self._spent(self.routed, self._tokens.usage())
 
-    def _knows(self, events: bytes) -> bool:
+    def _take_known(self, events: bytes) -> bool:
         """Take in whole events if all are like those before, and return whether they are."""
-        return self._taken(events, all_or_none=True) > 0
+        return self._take_similar(events, all_or_none=True) > 0
 
-    def _taken(self, events: bytes, *, all_or_none: bool = False) -> int:
+    def _take_similar(self, events: bytes, *, all_or_none: bool = False) -> int:
         """Take in the events at the beginning that are like those before, and return their bytes."""
         count, size = self._sent.take(events, all_or_none=all_or_none)
         if count and self._tally is not None:
@@ -139,16 +139,16 @@ class FirstPart:
         for piece in pieces:
             self._sent.add(piece)
 
-    def _counted(self, chunks: list[bytes]) -> None:
+    def _count_events(self, chunks: list[bytes]) -> None:
         if self._tally is not None:
             self._tokens.events += self._tally.streamed(chunks)
 
-    def _examined(self, events: bytes) -> bytes:
+    def _examine(self, events: bytes) -> bytes:
         if contains(events, _ERROR):
             events, self.failure = _until_failure(events)
-        return self._remembered(events)
+        return self._remember(events)
 
-    def _remembered(self, events: bytes) -> bytes:
+    def _remember(self, events: bytes) -> bytes:
         ready = self._tokens.passing(events)
         if ready:
             self._sent.add(ready)
@@ -171,7 +171,7 @@ class ContinuedRest(AsyncIterator[bytes]):
             try:
                 ready = await self.part.next()
             except AnswerBroken as broken:
-                self.part.conclude()
+                self.part.finish()
                 self.later = self._others(self.part.routed, broken)
             else:
                 if ready:
@@ -222,7 +222,7 @@ def _until_failure(events: bytes) -> tuple[bytes, bytes]:
     """Split events before the one by which a worker reports a failure; the second part is empty if there is none."""
     before = 0
     for event in Splitter(max_event_bytes=len(events)).feed(events):
-        if failover.gives_up(event):
+        if failover.is_failure_event(event):
             return events[:before], events[before:]
         before += len(event.raw)
     return events, b""

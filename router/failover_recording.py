@@ -48,7 +48,7 @@ class Recording:
     )
 
     def __init__(self, signs: tuple[bytes, ...] = ()) -> None:
-        """Start with nothing. `take` leaves events that contain one of these byte strings."""
+        """Start with nothing. `record_similar` leaves events that contain one of these byte strings."""
         self._signs = signs
         self._begin = self._end = b""
         """How events begin and end, once that is known."""
@@ -84,7 +84,7 @@ class Recording:
             at = events.rfind(_EVENT_END, 0, len(events) - LARGE)
             newest = events[at + len(_EVENT_END) :] if at >= 0 else events
         self._newest = [*self._newest, newest][-_NEWEST:]
-        few = b"" if self._begin else _few_of(events)
+        few = b"" if self._begin else _first_events(events)
         if few:
             # The form is learnt from the first events, so that the others take little room.
             self._store(few, few)
@@ -99,7 +99,7 @@ class Recording:
         self._unlike += max(1, events.count(_EVENT_END))
         if self._unlike < self._learns_at:
             return
-        form = _form_of(last)
+        form = _learn_form(last)
         if form is None:
             return
         # Of a stream whose events have no form, few are compared.
@@ -128,17 +128,17 @@ class Recording:
 
     @property
     def newest(self) -> bytes:
-        """The last few pieces of those that `add` took."""
+        """The last few pieces of those that `record` took."""
         return b"".join(self._newest)
 
     def whole(self) -> bytes | None:
         """Return all that was sent; `None` if there was too much."""
         if self._too_much:
             return None
-        return b"".join(_unabridged(_unpacked(bytes(self._blocks)) + self._abridged))
+        return b"".join(_expand(_decompress(bytes(self._blocks)) + self._abridged))
 
 
-def _few_of(events: bytes) -> bytes:
+def _first_events(events: bytes) -> bytes:
     """Return the first few of more than `LARGE` bytes of events; none if they are longer than that."""
     if len(events) <= LARGE:
         return b""
@@ -150,7 +150,7 @@ def _few_of(events: bytes) -> bytes:
     return events[:at]
 
 
-def _form_of(events: bytes) -> tuple[bytes, bytes] | None:
+def _learn_form(events: bytes) -> tuple[bytes, bytes] | None:
     """Return the common beginning and end of the last two events, around the texts that differ; `None` if they do not differ.
 
     Both are empty if there is none.
@@ -161,12 +161,12 @@ def _form_of(events: bytes) -> tuple[bytes, bytes] | None:
     one, two = parts[-3], parts[-2]
     if one == two or len(one) > LARGE:
         return None
-    begin = one[: one.rfind(b'"', 0, _alike(one, two)) + 1]
-    at = one.find(b'"', len(one) - _alike(one[::-1], two[::-1]))
+    begin = one[: one.rfind(b'"', 0, _common_prefix_length(one, two)) + 1]
+    at = one.find(b'"', len(one) - _common_prefix_length(one[::-1], two[::-1]))
     return (begin, one[at:] + _EVENT_END) if begin and at > 0 else (b"", b"")
 
 
-def _alike(one: bytes, two: bytes) -> int:
+def _common_prefix_length(one: bytes, two: bytes) -> int:
     """Return the length of the common prefix."""
     most = min(len(one), len(two))
     for at in range(most):
@@ -175,7 +175,7 @@ def _alike(one: bytes, two: bytes) -> int:
     return most
 
 
-def _unpacked(blocks: bytes) -> bytes:
+def _decompress(blocks: bytes) -> bytes:
     """Return what compressed blocks hold."""
     abridged: list[bytes] = []
     while blocks:
@@ -185,7 +185,7 @@ def _unpacked(blocks: bytes) -> bytes:
     return b"".join(abridged)
 
 
-def _unabridged(abridged: bytes) -> list[bytes]:
+def _expand(abridged: bytes) -> list[bytes]:
     """Return abridged events in full, in pieces."""
     pieces: list[bytes] = []
     begin = end = b""

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 
 from router.attempt import Routed
-from router.failover_others import go_on
+from router.failover_others import continue_stream
 from router.failover_part import RECORDED_SIGNS, ContinuedFlow, ContinuedRest, FirstPart
 from router.failover_recording import Recording
 from router.flow import Flow
@@ -20,7 +20,7 @@ from router.requests import Request
 Ask = Callable[[Request], AbstractAsyncContextManager[Routed]]
 
 
-class Continued:
+class ContinuedAnswer:
     """The answer to one request, continued by other workers if its worker dies. Enter it as `Router.answer`.
 
     What it yields is counted already: `spent` is called with the usage of each part.
@@ -53,7 +53,7 @@ class Continued:
             return routed
         answer, flow = routed.answer, routed.answer.rest
         first = FirstPart(routed, self.sent, self.spent)
-        rest = self._rest = ContinuedRest(first, partial(go_on, self))
+        rest = self._rest = ContinuedRest(first, partial(continue_stream, self))
         answer.rest = ContinuedFlow(rest, flow) if isinstance(flow, Flow) else rest
         # These hold until the first part is concluded.
         answer.first, answer.hides_usage = b"", False
@@ -70,5 +70,5 @@ class Continued:
         if rest is not None:
             if rest.later is not None:
                 await rest.later.aclose()
-            rest.part.conclude()
+            rest.part.finish()
         return await self.part.__aexit__(kind, error, trace) if self.entered else None

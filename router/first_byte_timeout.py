@@ -29,7 +29,7 @@ LOOKS_CUT_OFF = 5
 class Liveness(Protocol):
     """Observer of whether candidates that requests wait for are alive."""
 
-    def look_at(self, candidate: Candidate) -> None:
+    def request_probe(self, candidate: Candidate) -> None:
         """Have a peer or worker probed; the observer limits how often."""
 
     def is_silent(self, candidate: Candidate) -> bool:
@@ -42,12 +42,12 @@ class Liveness(Protocol):
         """Return whether it lives, but its answers do not arrive here."""
 
 
-class Waits:
+class FirstByteWaits:
     """The waits for first bytes, on one event loop."""
 
     def __init__(self, liveness: Liveness) -> None:
         self._liveness = liveness
-        self._waiting: dict[str, dict[_Watched, None]] = {}
+        self._waiting: dict[str, dict[_WatchedAnswer, None]] = {}
         self._suspected: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -63,9 +63,9 @@ class Waits:
 
         `elsewhere` says that the sender of the request may have others to ask, though this node has not.
         """
-        return _Watched(self, candidate, others, answer, elsewhere=elsewhere)
+        return _WatchedAnswer(self, candidate, others, answer, elsewhere=elsewhere)
 
-    def look_through(self, now: float) -> None:
+    def check_waits(self, now: float) -> None:
         """Check the candidates that are waited for, and give up those that were silent at the last check as well."""
         before, self._suspected = self._suspected, {}
         for place, waits in self._waiting.items():
@@ -81,14 +81,14 @@ class Waits:
                         wait.give_up()
                     elif lost:
                         wait.give_up(again=True)
-            self._liveness.look_at(first.candidate)
+            self._liveness.request_probe(first.candidate)
 
-    def _add(self, wait: "_Watched") -> None:
+    def _add(self, wait: "_WatchedAnswer") -> None:
         self._waiting.setdefault(wait.place, {})[wait] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GRAIN, self._tick)
 
-    def _remove(self, wait: "_Watched") -> None:
+    def _remove(self, wait: "_WatchedAnswer") -> None:
         waits = self._waiting[wait.place]
         del waits[wait]
         if not waits:
@@ -96,12 +96,12 @@ class Waits:
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
-        self.look_through(loop.time())
+        self.check_waits(loop.time())
         # An idle node has no timer.
         self._timer = loop.call_later(GRAIN, self._tick) if self._waiting else None
 
 
-class _Watched:
+class _WatchedAnswer:
     """An answer whose entry may be given up."""
 
     __slots__ = (
@@ -121,7 +121,7 @@ class _Watched:
 
     def __init__(
         self,
-        waits: Waits,
+        waits: FirstByteWaits,
         candidate: Candidate,
         others: Sequence[Candidate],
         answer: AbstractAsyncContextManager[Answer],

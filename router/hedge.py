@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from registry.bounded import put_newest
-from router.attempt import Attempt, AttemptDesk, Routed
+from router.attempt import Attempt, AttemptContext, Routed
 from router.errors import WorkerError
 from router.requests import Kind
 from router.select.candidates import Candidate
@@ -34,12 +34,12 @@ class LatencyQuantiles:
     """Latencies of the last answers, in seconds."""
 
     def __init__(self) -> None:
-        self._took: dict[tuple[str, Kind], tuple[deque[float], list[float]]] = {}
+        self._latencies: dict[tuple[str, Kind], tuple[deque[float], list[float]]] = {}
 
-    def took(self, model: str, kind: Kind, seconds: float) -> None:
+    def record(self, model: str, kind: Kind, seconds: float) -> None:
         """Take in how long an answer took."""
-        latest, ordered = self._took.get((model, kind)) or (deque(), list[float]())
-        put_newest(self._took, (model, kind), (latest, ordered), most=MAX_MODELS)
+        latest, ordered = self._latencies.get((model, kind)) or (deque(), list[float]())
+        put_newest(self._latencies, (model, kind), (latest, ordered), most=MAX_MODELS)
         if len(latest) >= SAMPLES:
             ordered.remove(latest.popleft())
         latest.append(seconds)
@@ -47,7 +47,7 @@ class LatencyQuantiles:
 
     def slow(self, model: str, kind: Kind) -> float | None:
         """Return the 95th percentile in seconds, `None` while too few answers are known."""
-        _, ordered = self._took.get((model, kind), (None, ()))
+        _, ordered = self._latencies.get((model, kind), (None, ()))
         return ordered[len(ordered) * 19 // 20] if len(ordered) >= FEWEST else None
 
 
@@ -63,9 +63,9 @@ _KINDS = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING})
 class Hedger:
     """Hedging of attempts: knows when a second worker is worth asking, and asks it."""
 
-    def __init__(self, desk: AttemptDesk) -> None:
-        self._desk = desk
-        self._ledger = desk.ledger
+    def __init__(self, runner: AttemptContext) -> None:
+        self._runner = runner
+        self._ledger = runner.ledger
         self._latencies = LatencyQuantiles()
 
     async def enter(self, attempt: Attempt) -> tuple[Attempt, Routed]:
@@ -73,30 +73,30 @@ class Hedger:
         request = attempt.request
         if request.stream or request.kind not in _KINDS:
             return attempt, await attempt.__aenter__()
-        slow, began = self._latencies.slow(request.model, request.kind), self._desk.now()
+        slow, began = self._latencies.slow(request.model, request.kind), self._runner.now()
         if slow is None or slow > LONGEST_WAIT or not attempt.others:
             entered = attempt, await attempt.__aenter__()
         else:
-            rival = partial(self._rival, attempt)
+            rival = partial(self._second_attempt, attempt)
             entered = await race(attempt, rival, max(slow, SHORTEST_WAIT))
             self._ledger.events["hedges_won"] += entered[0] is not attempt
-        self._latencies.took(request.model, request.kind, self._desk.now() - began)
+        self._latencies.record(request.model, request.kind, self._runner.now() - began)
         return entered
 
-    def _rival(self, first: Attempt) -> Attempt | None:
+    def _second_attempt(self, first: Attempt) -> Attempt | None:
         """Return an attempt at another candidate; `None` if all are busy or in doubt, or the budget is spent."""
         asked = first.candidate.place
-        idle = (c for c in first.others if c.place != asked and not c.rank and self._idle(c))
+        idle = (c for c in first.others if c.place != asked and not c.rank and self._is_idle(c))
         rival = next(idle, None)
-        if rival is None or not self._ledger.afford_hedge():
+        if rival is None or not self._ledger.try_charge_hedge():
             return None
         # It need not wait for a slot: the first is at work.
         others, number = (first.candidate,), first.number + 1
         return Attempt(
-            self._desk, first.request, rival, number=number, others=others, holds_slot=False
+            self._runner, first.request, rival, number=number, others=others, holds_slot=False
         )
 
-    def _idle(self, candidate: Candidate) -> bool:
+    def _is_idle(self, candidate: Candidate) -> bool:
         theirs = candidate.report.others if candidate.report else 0.0
         return theirs < 1 and not self._ledger.in_flight.get(candidate.key)
 

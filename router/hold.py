@@ -14,7 +14,7 @@ from router.choice import Chooser
 from router.errors import NobodyServes, RouterError, WorkerError, WorkerLoading
 from router.requests import Request
 from router.settings import RouterSettings
-from router.state.readiness import Readiness, not_ready
+from router.state.readiness import Readiness, is_not_ready
 from router.world import World
 
 FIRST_PAUSE = 0.1
@@ -52,7 +52,7 @@ class HeldRequests:
         self._world = world
         self._chooser = chooser
         self._bytes = 0
-        self._rooms: dict[str, _Room] = {}
+        self._queues: dict[str, _HeldQueue] = {}
 
     def hopeful(self, request: Request, error: RouterError) -> bool:
         """Return whether a worker that is absent or loading may be ready soon."""
@@ -69,16 +69,16 @@ class HeldRequests:
 
         `began` is when the request began. Raise at once if waiting is pointless or there is no room.
         """
-        self.readiness.missed(request.model, error, self._now())
+        self.readiness.record_not_ready(request.model, error, self._now())
         patience = self._settings.ready_timeout - (self._now() - began)
-        promising = self.readiness.promising(request.model, self._now())
+        promising = self.readiness.is_worth_waiting(request.model, self._now())
         error.hopeful = promising and self.hopeful(request, error)
         if patience <= 0 or not error.hopeful or self._world.draining:
-            raise self._told(request, error)
-        room = self._room(request)
+            raise self._with_eta(request, error)
+        room = self._queue_for(request)
         if room is None:
             self._events["holds_refused"] += 1
-            raise self._told(request, error)
+            raise self._with_eta(request, error)
         self._events["held"] += 1
         ends = asyncio.get_running_loop().time() + patience
         place, found_out = room.enter(), True
@@ -88,11 +88,11 @@ class HeldRequests:
                 try:
                     return await attempt(request)
                 except (NobodyServes, WorkerError) as again:
-                    again.hopeful = not_ready(again) and self.hopeful(request, again)
+                    again.hopeful = is_not_ready(again) and self.hopeful(request, again)
                     if not again.hopeful or self._world.draining:
                         raise
                     error = again
-                    self.readiness.missed(request.model, error, self._now())
+                    self.readiness.record_not_ready(request.model, error, self._now())
         except asyncio.CancelledError:
             found_out = False
             raise
@@ -100,11 +100,11 @@ class HeldRequests:
             self._bytes -= len(request.body)
             room.leave(place, found_out=found_out)
             if not room.places:
-                self._rooms.pop(request.model, None)
+                self._queues.pop(request.model, None)
         self._events["held_in_vain"] += 1
-        raise self._told(request, error)
+        raise self._with_eta(request, error)
 
-    def _told(self, request: Request, error: NobodyServes | WorkerError) -> Exception:
+    def _with_eta(self, request: Request, error: NobodyServes | WorkerError) -> Exception:
         if isinstance(error, WorkerLoading) and error.eta is None:
             error.eta = self.readiness.eta(request.model, self._now())
         return error
@@ -112,45 +112,45 @@ class HeldRequests:
     @property
     def held(self) -> int:
         """Number of requests that wait now."""
-        return sum(len(room.places) for room in self._rooms.values())
+        return sum(len(room.places) for room in self._queues.values())
 
-    def _room(self, request: Request) -> "_Room | None":
-        room = self._rooms.get(request.model)
+    def _queue_for(self, request: Request) -> "_HeldQueue | None":
+        room = self._queues.get(request.model)
         full = self.held >= MAX_HELD or self._bytes + len(request.body) > MAX_HELD_BYTES
         if full or (room and len(room.places) >= self._settings.queue):
             return None
-        return room or self._rooms.setdefault(request.model, _Room())
+        return room or self._queues.setdefault(request.model, _HeldQueue())
 
 
-class _Place:
+class _HeldRequest:
     __slots__ = ("turn",)
 
     def __init__(self) -> None:
         self.turn: asyncio.Future[None] | None = None
 
 
-class _Room:
+class _HeldQueue:
     """Requests that wait for one model, longest first; at most one of them tries at a time."""
 
     def __init__(self) -> None:
-        self.places: dict[_Place, None] = {}
-        self._trying: _Place | None = None
+        self.places: dict[_HeldRequest, None] = {}
+        self._trying: _HeldRequest | None = None
         self._pause = FIRST_PAUSE
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self) -> _Place:
-        place = _Place()
+    def enter(self) -> _HeldRequest:
+        place = _HeldRequest()
         self.places[place] = None
         return place
 
-    async def turn(self, place: _Place, ends: float) -> bool:
+    async def turn(self, place: _HeldRequest, ends: float) -> bool:
         """Wait for this request's turn to try; return whether it came in time."""
         if self._trying is place:
             self._trying = None
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            self._look_in(self._pause)
+            self._schedule_try(self._pause)
         elif self._timer is None:
-            self._look_in(self._pause)
+            self._schedule_try(self._pause)
         place.turn = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout_at(ends):
@@ -161,39 +161,39 @@ class _Room:
             place.turn = None
         return True
 
-    def leave(self, place: _Place, *, found_out: bool) -> None:
+    def leave(self, place: _HeldRequest, *, found_out: bool) -> None:
         """Remove a request; `found_out` says that its try ended otherwise than with no worker ready."""
         del self.places[place]
         if self._trying is place:
             self._trying = None
         if found_out:
-            self._let_go()
+            self._let_all_try()
         if not self.places and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_in(self, seconds: float) -> None:
+    def _schedule_try(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._let_next_try)
 
-    def _look(self) -> None:
+    def _let_next_try(self) -> None:
         self._timer = None
         if self._trying is not None:
             self._trying = None
-            self._let_go()
+            self._let_all_try()
             return
-        waiting = next((place for place in self.places if _waits(place)), None)
+        waiting = next((place for place in self.places if _is_waiting(place)), None)
         if waiting is not None and waiting.turn is not None:
             self._trying = waiting
             waiting.turn.set_result(None)
-            self._look_in(COMES_BACK)
+            self._schedule_try(COMES_BACK)
 
-    def _let_go(self) -> None:
+    def _let_all_try(self) -> None:
         for place in self.places:
             if place.turn is not None and not place.turn.done():
                 place.turn.set_result(None)
 
 
-def _waits(place: _Place) -> bool:
+def _is_waiting(place: _HeldRequest) -> bool:
     return place.turn is not None and not place.turn.done()

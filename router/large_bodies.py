@@ -14,17 +14,17 @@ _READER = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 Made = TypeVar("Made")
 
 
-def takes_long(body: bytes) -> bool:
+def is_large_body(body: bytes) -> bool:
     """Return whether a body is large enough to be processed in the thread."""
     # A multipart form, which begins with its boundary, has no commas that would have to be counted.
     return len(body) > _LONG_BYTES or (not body.startswith(b"--") and is_large(body))
 
 
-async def aside(body: bytes, work: Callable[[], Made]) -> Made:
+async def in_thread_if_large(body: bytes, work: Callable[[], Made]) -> Made:
     """Return the result of `work` on a body, done in the thread if the body is large."""
-    return await in_thread(work) if takes_long(body) else work()
+    return await run_in_thread(work) if is_large_body(body) else work()
 
 
-async def in_thread(work: Callable[[], Made]) -> Made:
+async def run_in_thread(work: Callable[[], Made]) -> Made:
     """Return the result of `work`, done in the thread."""
     return await asyncio.get_running_loop().run_in_executor(_READER, work)

@@ -9,25 +9,25 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from registry.clock import Chance, Clock, duration
+from registry.clock import Clock, RandomSource, duration
 from registry.records import Load, PeerId, Service
-from registry.values import changed
+from registry.values import replace_fields
 from router.answer import Answer
 from router.answer_times import AnswerTimes, ReadBefore
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.openai.prefixes import NONE
 from router.requests import Request
-from router.select.attempts import Budget
+from router.select.attempts import RetryBudget
 from router.select.candidates import Candidate, OfferedReplica
 from router.settings import RouterSettings
 from router.shared_slots import BorrowedSlots, Lender
 from router.slot_wait import LingeringSlots, SlotWaits
-from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
+from router.state.circuit import TRIP, CircuitBreakers, Condition, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
 from router.state.in_flight import InFlight, Occupancy
 from router.state.local_load import LocalLoads, Tally
 from router.state.prefix_index import ReplicaAnswer
-from router.state.readiness import Vitals
+from router.state.readiness import HealthTable
 from router.state.remote_load import Report, Reports
 from router.state.service_time import NOTHING_BEFORE
 from router.state.slow_start import SlowStart
@@ -69,7 +69,7 @@ class Ledger:
         settings: RouterSettings,
         *,
         now: Clock,
-        random: Chance,
+        random: RandomSource,
         lender: Lender | None = None,
         lingering: LingeringSlots | None = None,
     ) -> None:
@@ -88,15 +88,15 @@ class Ledger:
         self.reports = Reports()
         self.times = AnswerTimes()
         self.stuck = StuckWorkers()
-        self.borrowed = None if lender is None else BorrowedSlots(lender, self)
-        self.waiting = self.borrowed or SlotWaits(settings, self)
+        self.borrowed_slots = None if lender is None else BorrowedSlots(lender, self)
+        self.waiting = self.borrowed_slots or SlotWaits(settings, self)
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
-        self._budget = Budget(settings.retry_share)
+        self._budget = RetryBudget(settings.retry_share)
         self._local_loads = LocalLoads()
-        self.health = Health(random)
+        self.health = CircuitBreakers(random)
         self.retry_after = RetryAfter()
         self.slow_start = SlowStart()
-        self.vitals = Vitals()
+        self.health_table = HealthTable()
 
     def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
         """Return replicas as candidates, with all that is known of them now."""
@@ -111,36 +111,38 @@ class Ledger:
                 report = self.reports.of(node, service, now)
                 time = self.times.told.of(node, (service, kind))
                 if (observed := self.times.observed.get((node, service, kind))) is not None:
-                    report, time = observed.instead(report, time)
+                    report, time = observed.choose_figures(report, time)
             else:
-                report, time = None, self.times.of_own(worker.service, kind)
+                report, time = None, self.times.own_service_time(worker.service, kind)
                 silent = self.stuck.silent(worker.api)
             before = NOTHING_BEFORE if read is None else read.of(key)
             there = occupancies.get(key)
             row = replica.seen(there.count if there else 0, report, time, before)
             # Nearly all are healthy and have requested no pause.
-            if silent or replica.address in failing or self.retry_after.told_by:
-                row = self._doubted(row, now, silent=silent)
+            if silent or replica.address in failing or self.retry_after.paused_until:
+                row = self._with_health(row, now, silent=silent)
             rows.append(row)
         return rows
 
-    def _doubted(self, row: Candidate, now: float, *, silent: bool) -> Candidate:
+    def _with_health(self, row: Candidate, now: float, *, silent: bool) -> Candidate:
         told = self.retry_after.left(row.address, now)
         ejected = silent or not self.health.admits(row.address, now)
-        return changed(row, told=told, ejected=ejected) if told or ejected else row
+        return replace_fields(row, told=told, ejected=ejected) if told or ejected else row
 
     def busy(self) -> dict[Service, Load]:
         """Return the load of this machine's workers that have requests, from any node."""
         ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
         if not ours:
             return {}
-        return self._local_loads.loads(self.workers(), ours, self.waiting.lengths(), self._now())
+        return self._local_loads.loads(
+            self.workers(), ours, self.waiting.queue_lengths(), self._now()
+        )
 
     def load_of(self, worker: Worker) -> Load:
         """Return the load of one worker of this machine."""
         service = worker.service
         count = self.in_flight[self._own, service]
-        queued = self.waiting.lengths().get(service, 0) if self.waiting.claims else 0
+        queued = self.waiting.queue_lengths().get(service, 0) if self.waiting.claims else 0
         return self._local_loads.load(
             service, in_flight=count, queued=queued, slots=worker.capacity
         )
@@ -152,11 +154,13 @@ class Ledger:
             ours = self.in_flight[node, service]
             self.reports.hear(node, service, Report(load, ours, now))
 
-    def read_by(self, request: Request) -> Iterable[tuple[PeerId, Service]]:
+    def replicas_that_read(self, request: Request) -> Iterable[tuple[PeerId, Service]]:
         """Return the replicas known to have read part of a request's conversation."""
-        return self.times.read_by(request, self._now())
+        return self.times.replicas_that_read(request, self._now())
 
-    def learn_of(self, request: Request, candidate: Candidate, told: ReplicaAnswer) -> None:
+    def record_replica_answer(
+        self, request: Request, candidate: Candidate, told: ReplicaAnswer
+    ) -> None:
         """Take in what a candidate's node reports: its load, its service time, and how much of a conversation it has read."""
         self.times.hear(request, candidate, told, self._now())
         self.events["cache_found"] += told.read is not None
@@ -174,22 +178,22 @@ class Ledger:
         return self.slow_start.allowance(candidate.node, candidate.service, self._now())
 
     def condition(self, candidate: Candidate) -> Condition:
-        """Describe the circuit of a candidate; it does not show that a worker has stopped, see `stopped`."""
+        """Describe the circuit of a candidate; it does not show that a worker has stopped, see `is_stopped`."""
         return self.health.condition(candidate.address, self._now())
 
-    def learns(self, worker: Worker) -> bool:
+    def should_learn_limit(self, worker: Worker) -> bool:
         """Return whether a worker's bound is to be learnt: none was registered, and all its requests pass through here.
 
         A process that borrows slots sees only part of them, and what it learnt would bind no other process.
         """
-        return self.borrowed is None and self.workers.learns(worker)
+        return self.borrowed_slots is None and self.workers.should_learn_limit(worker)
 
     def health_of(self, worker: Worker) -> str:
         """Describe the health of a worker of this machine for people: `ok`, or what is wrong."""
         candidate, now = Candidate(self._own, worker.service, worker), self._now()
-        if self.stopped(candidate):
+        if self.is_stopped(candidate):
             return "silent: it has requests, but sends nothing"
-        life, failures = self.vitals.life(worker.api, now), self.condition(candidate).failures
+        life, failures = self.health_table.life(worker.api, now), self.condition(candidate).failures
         if not life.known:
             return "no requests yet"
         if not life.answers:
@@ -200,11 +204,15 @@ class Ledger:
         """Return whether an absent candidate is worth waiting for."""
         now = self._now()
         # A process that borrows slots does not probe: a worker that never answered it may never have answered at all.
-        if self.borrowed and candidate.worker and not self.vitals.life(candidate.address, now).ever:
+        if (
+            self.borrowed_slots
+            and candidate.worker
+            and not self.health_table.life(candidate.address, now).ever
+        ):
             return False
-        return self.vitals.may_return(candidate.address, now)
+        return self.health_table.may_return(candidate.address, now)
 
-    def stopped(self, candidate: Candidate) -> bool:
+    def is_stopped(self, candidate: Candidate) -> bool:
         """Return whether a candidate is a worker of this machine that no longer answers anything."""
         return candidate.worker is not None and self.stuck.silent(candidate.worker.api)
 
@@ -214,12 +222,12 @@ class Ledger:
         if not self._hand_over(service, occupancy):
             occupancy.change(-1, self._now())
 
-    def kept_free(self, worker: Worker) -> int:
+    def reserved_slots(self, worker: Worker) -> int:
         """Return how many slots of a local worker no background request may take now."""
         asked = self._local_loads.tallies[worker.service].asked
         return int(worker.capacity > 1 and self._now() - asked < KEPT_FREE)
 
-    def note_asked(self, service: Service) -> None:
+    def record_foreground_request(self, service: Service) -> None:
         """Note that a foreground request goes to a local worker."""
         self._local_loads.tallies[service].asked = self._now()
 
@@ -236,20 +244,20 @@ class Ledger:
         """Count a new request in the retry budget."""
         self._budget.began(now)
 
-    def afford(self, candidate: Candidate | None, error: RouterError) -> bool:
+    def try_charge_retry(self, candidate: Candidate | None, error: RouterError) -> bool:
         """Return whether another attempt may follow this failure, of `candidate` if known; if so, charge the retry budget."""
         # A request that no worker has begun costs the workers nothing when it is retried.
         if not isinstance(error, WorkerError) or not error.sent:
             return True
         place, under_way = "", 0
         if candidate is not None:
-            place, under_way = candidate.place, 1 + self._under_way(candidate)
+            place, under_way = candidate.place, 1 + self._count_in_flight(candidate)
         if self._budget.spend(place, under_way, self._now()):
             return True
         self.events["retries_refused"] += 1
         return False
 
-    def afford_hedge(self) -> bool:
+    def try_charge_hedge(self) -> bool:
         """Return whether a second worker may be asked while the first is at work; if so, charge the retry budget."""
         if not self._budget.spend("", 0, self._now()):
             return False
@@ -261,7 +269,7 @@ class Ledger:
         candidate, now = attempt.candidate, attempt.began
         occupancy = attempt.occupancy = self.occupancies[candidate.key]
         occupancy.change(0 if attempt.holds_slot else 1, now)
-        attempt.occupied = occupancy.seconds
+        attempt.occupied_before = occupancy.seconds
         if self.health.failing:
             self.health.began(candidate.address, now)
         if occupancy.noted != self.slow_start.losses:
@@ -277,10 +285,10 @@ class Ledger:
             self.times.index.take(candidate.key, request.prefixes, now)
         if self.health.failing:
             self.health.show(candidate.address, Sign.BEGUN, now)
-        self.vitals.answered(candidate.address, now)
+        self.health_table.answered(candidate.address, now)
         worker = candidate.worker
         if worker is None:
-            self._heed(attempt, answer, now)
+            self._record_report(attempt, answer, now)
             return None
         seconds = now - attempt.began
         attempt.asked.answered(seconds, now)
@@ -305,20 +313,20 @@ class Ledger:
             if answer is None:
                 attempt.asked.left()
             else:
-                self.waiting.took(attempt.request.model, now - attempt.began)
+                self.waiting.record_slot_time(attempt.request.model, now - attempt.began)
                 self.times.ended(attempt, worker, answer, now)
             # If no bound was ever learnt, there is none that an answer could raise.
             if failed is not None or (answer is not None and self.limits.changes):
-                self._learn(worker, occupancy, failed, now)
+                self._learn_limit(worker, occupancy, failed, now)
             claimed = self._lingers or self.waiting.claims
-            if not (claimed and self._keeps(candidate.service, occupancy)):
+            if not (claimed and self._keeps_slot(candidate.service, occupancy)):
                 occupancy.change(-1, now)
         if failed is None and answer is not None and self.slow_start.newcomers:
             self.slow_start.answered(candidate.node, candidate.service)
         if failed is not None or self.health.failing:
-            self._judge(candidate, answer, failed, now)
+            self._record_health(candidate, answer, failed, now)
 
-    def _heed(self, attempt: "Attempt", answer: Answer, now: float) -> None:
+    def _record_report(self, attempt: "Attempt", answer: Answer, now: float) -> None:
         """Take in what another node reports of its worker in the headers of an answer."""
         node, service = attempt.candidate.key
         if answer.load is not None:
@@ -326,14 +334,14 @@ class Ledger:
         if answer.service_time is not None:
             self.times.told.hear(node, (service, attempt.request.kind), answer.service_time)
 
-    def _under_way(self, candidate: Candidate) -> int:
+    def _count_in_flight(self, candidate: Candidate) -> int:
         if candidate.worker is not None:
             return self.in_flight[candidate.key]
         return sum(n for (node, _), n in self.in_flight.items() if node == candidate.node)
 
-    def _keeps(self, service: Service, occupancy: Occupancy) -> bool:
+    def _keeps_slot(self, service: Service, occupancy: Occupancy) -> bool:
         """Return whether the slot of an ended request stays taken: its worker works on, or another request waited for it."""
-        lingers = self._lingering is not None and self._lingering.keeps(service, self)
+        lingers = self._lingering is not None and self._lingering.keep_slot(service, self)
         return lingers or self._hand_over(service, occupancy)
 
     def _hand_over(self, service: Service, occupancy: Occupancy) -> bool:
@@ -343,14 +351,14 @@ class Ledger:
         beyond, spare = False, True
         if worker is not None and worker.capacity:
             beyond = worker.capacity < occupancy.count
-            spare = occupancy.count + self.kept_free(worker) <= worker.capacity
+            spare = occupancy.count + self.reserved_slots(worker) <= worker.capacity
         return self.waiting.hand_over(service, beyond=beyond, background=spare)
 
-    def _learn(
+    def _learn_limit(
         self, worker: Worker, occupancy: Occupancy, error: WorkerError | None, now: float
     ) -> None:
         """Take in what the end of an attempt shows about how many requests a local worker takes at one time."""
-        if not self.learns(worker):
+        if not self.should_learn_limit(worker):
             return
         service = worker.service
         match error:
@@ -361,12 +369,12 @@ class Ledger:
                 if self.waiting.hand_over(service, beyond=False):
                     occupancy.change(1, now)
 
-    def _judge(
+    def _record_health(
         self, candidate: Candidate, answer: Answer | None, failed: WorkerError | None, now: float
     ) -> None:
         """Take in what the end of an attempt shows about its address."""
         if answer is None and failed is not None:
-            self.vitals.take(candidate.address, failed, now)
+            self.health_table.take(candidate.address, failed, now)
         match failed:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
-from registry.records import PeerId, Service, told_name
+from registry.records import PeerId, Service, display_name
 from router.errors import NobodyServes, WorkerBusy
 from router.requests import Request
 from router.select.candidates import Candidate
@@ -31,7 +31,7 @@ class Lender(Protocol):
     def give_back(self, service: Service) -> None:
         """Give a slot back."""
 
-    def took(self, model: str, seconds: float) -> None:
+    def record_slot_time(self, model: str, seconds: float) -> None:
         """Report for how many seconds a slot was taken by a request for a model."""
 
 
@@ -46,7 +46,7 @@ class BorrowedSlots:
         """Number of slots that are borrowed now, by worker."""
         self.claims = self.held
         """Workers whose slots go back to the lender. While there are none, `hand_over` does nothing."""
-        self.took = lender.took
+        self.record_slot_time = lender.record_slot_time
 
     async def secure(
         self, request: Request, ordered: list[Candidate]
@@ -61,7 +61,7 @@ class BorrowedSlots:
         service = await self._lender.take(request, [candidate.service for candidate in bounded])
         if service is None:
             return ordered[len(bounded) :], False
-        self._granted(service)
+        self._count_granted(service)
         place = next(i for i, candidate in enumerate(bounded) if candidate.service == service)
         return ordered[place:], True
 
@@ -73,9 +73,9 @@ class BorrowedSlots:
         return holds_slot
 
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
-        """Wait for a slot as `SlotWaits.turn` does."""
+        """Wait for a slot as `SlotWaits.wait_for_slot` does."""
         service = await self._lender.turn(request, [candidate.service for candidate in full])
-        self._granted(service)
+        self._count_granted(service)
         return service
 
     def hand_over(self, worker: Service, *, beyond: bool, background: bool = True) -> bool:  # noqa: ARG002
@@ -87,11 +87,11 @@ class BorrowedSlots:
             self._lender.give_back(worker)
         return False
 
-    def lengths(self) -> Mapping[Service, int]:
+    def queue_lengths(self) -> Mapping[Service, int]:
         """Return an empty mapping: no request waits here."""
         return {}
 
-    def _granted(self, service: Service) -> None:
+    def _count_granted(self, service: Service) -> None:
         self.held[service] += 1
         self._ledger.count(service)
 
@@ -108,17 +108,17 @@ class LentSlots:
         return self.lend(services, background=request.background)
 
     def lend(self, services: Sequence[Service], *, background: bool) -> Service | None:
-        """Do what `take` does, which needs no waiting here."""
+        """Do what `take_slot` does, which needs no waiting here."""
         for service in services:
             worker = self._worker(service)
             if worker is None:
                 continue
             taken = self._ledger.in_flight[self._own, service]
             if background:
-                taken += self._ledger.kept_free(worker)
+                taken += self._ledger.reserved_slots(worker)
             if not 0 < worker.capacity <= taken:
                 self._ledger.count(service)
-                return self._noted(service, background=background)
+                return self._record_lent(service, background=background)
         return None
 
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
@@ -130,22 +130,22 @@ class LentSlots:
         known = [(service, self._worker(service)) for service in services]
         full = [Candidate(self._own, s, worker) for s, worker in known if worker is not None]
         if not full:
-            raise NobodyServes(f"{told_name(request.model)} was unregistered")
+            raise NobodyServes(f"{display_name(request.model)} was unregistered")
         granted = await self._ledger.waiting.turn(request, full)
-        return self._noted(granted, background=request.background)
+        return self._record_lent(granted, background=request.background)
 
     def give_back(self, service: Service) -> None:
         """Hand a slot to the next waiting request, or free it."""
         self._ledger.release(service)
 
-    def took(self, model: str, seconds: float) -> None:
+    def record_slot_time(self, model: str, seconds: float) -> None:
         """Learn for how many seconds a slot was taken by a request for a model."""
-        self._ledger.waiting.took(model, seconds)
+        self._ledger.waiting.record_slot_time(model, seconds)
 
-    def _noted(self, service: Service, *, background: bool) -> Service:
+    def _record_lent(self, service: Service, *, background: bool) -> Service:
         """Return the worker whose slot is lent. Only the borrower sees the answer, so a foreground request is noted now."""
         if not background:
-            self._ledger.note_asked(service)
+            self._ledger.record_foreground_request(service)
         return service
 
     def _worker(self, service: Service) -> Worker | None:

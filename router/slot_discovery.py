@@ -40,13 +40,13 @@ class SlotDiscovery:
 
     def is_due(self, worker: Worker) -> bool:
         """Return whether it is time to ask a worker."""
-        return self._now() - self._asked.get(_which(worker), -AGAIN) >= AGAIN
+        return self._now() - self._asked.get(_worker_key(worker), -AGAIN) >= AGAIN
 
     def ask(self, worker: Worker) -> None:
         """Ask a worker, if it is time to."""
         if not self.is_due(worker):
             return
-        put_newest(self._asked, _which(worker), self._now(), most=MAX_WORKERS)
+        put_newest(self._asked, _worker_key(worker), self._now(), most=MAX_WORKERS)
         self._crew.spawn(self._query(worker))
 
     async def _query(self, worker: Worker) -> None:
@@ -56,6 +56,6 @@ class SlotDiscovery:
             self._limits.said(worker.service, slots, self._now())
 
 
-def _which(worker: Worker) -> tuple[str, str, Service]:
+def _worker_key(worker: Worker) -> tuple[str, str, Service]:
     # These are hashed faster than a worker, and every request looks one up.
     return worker.api, worker.dialect, worker.service

@@ -47,7 +47,7 @@ class LingeringSlots:
         if sum(map(len, self.noted.values())) < MAX_NOTES:
             self.noted[service].append(free)
 
-    def keeps(self, service: Service, slots: "Slots") -> bool:
+    def keep_slot(self, service: Service, slots: "Slots") -> bool:
         """Return whether the slot of an ended request stays taken; if so, it is released later."""
         if service not in self.noted:
             return False
@@ -86,9 +86,9 @@ class SlotWaits:
         self._slots = slots
         self.claims: dict[Ticket, asyncio.Future[Service]] = {}
         """The waiting requests. While there are none, `hand_over` does nothing."""
-        self.took = self._queues.took
+        self.record_slot_time = self._queues.record_slot_time
 
-    def lengths(self) -> Mapping[Service, int]:
+    def queue_lengths(self) -> Mapping[Service, int]:
         """Return how many requests wait for each worker; one that accepts several counts at each, a background one nowhere.
 
         Readers need to know how many requests come before a foreground one.
@@ -117,14 +117,14 @@ class SlotWaits:
             async with asyncio.timeout(self._patience):
                 return await turn
         except TimeoutError as error:
-            if _came(turn):
+            if _was_granted(turn):
                 return turn.result()
             refusal = self._queues.refusal(request.model, slots=slots)
             raise NoCapacity(
                 f"no slot came free within {self._patience:g} s", retry_after=refusal.retry_after
             ) from error
         except asyncio.CancelledError:
-            if _came(turn):
+            if _was_granted(turn):
                 # Its turn came at the very moment at which its caller left.
                 self._slots.release(turn.result())
             raise
@@ -147,5 +147,5 @@ class SlotWaits:
         return False
 
 
-def _came(turn: asyncio.Future[Service]) -> bool:
+def _was_granted(turn: asyncio.Future[Service]) -> bool:
     return turn.done() and not turn.cancelled() and turn.exception() is None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from registry.intake.dialable import address_of
+from registry.intake.dialable import parse_ip
 
 ELSEWHERE = (
     "the url and the node are not on the same machine: register the worker at its own machine's node, "
@@ -30,7 +30,7 @@ def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
 @lru_cache(maxsize=1024)
 def is_loopback(address: str) -> bool:
     """Return whether an IP literal is loopback, including an IPv4-mapped IPv6 address."""
-    read = address_of(address)
+    read = parse_ip(address)
     return read is not None and read.is_loopback
 
 
@@ -50,5 +50,5 @@ class SsrfGuard:
         return OURSELVES if port in self.own_ports() else ""
 
     def _listed(self, host: str) -> bool:
-        address = address_of(host)
+        address = parse_ip(host)
         return address is not None and any(address in network for network in self.networks)

@@ -37,8 +37,8 @@ class StuckCheck:
     def look(self, candidate: Candidate) -> None:
         """Probe a worker that a request waits for, if it is time to."""
         worker = candidate.worker
-        if worker is not None and self._stuck.wants_asking(worker.api, self._now()):
-            self._crew.spawn(self._ask(worker))
+        if worker is not None and self._stuck.claim_probe(worker.api, self._now()):
+            self._crew.spawn(self._probe(worker))
 
     def silent(self, worker: Worker) -> bool:
         """Return whether a worker no longer answers anything."""
@@ -49,7 +49,7 @@ class StuckCheck:
         dialect = self._dialects.get(worker.dialect)
         return dialect is not None and await dialect.alive(worker)
 
-    async def _ask(self, worker: Worker) -> None:
+    async def _probe(self, worker: Worker) -> None:
         answered = False
         try:
             answered = await self.alive(worker)
@@ -67,8 +67,8 @@ class StuckCheck:
         self._timer = None
         self._stopped = {a: w for a, w in self._stopped.items() if self._stuck.silent(a)}
         for address, worker in self._stopped.items():
-            if self._stuck.wants_asking(address, self._now()):
-                self._crew.spawn(self._ask(worker))
+            if self._stuck.claim_probe(address, self._now()):
+                self._crew.spawn(self._probe(worker))
         # Without a stopped worker there is nothing to check.
         if self._stopped:
             self._watch()
@@ -81,10 +81,10 @@ class CandidateLiveness:
         self._stuck_check = stuck_check
         self._world = world
 
-    def look_at(self, candidate: Candidate) -> None:
+    def request_probe(self, candidate: Candidate) -> None:
         """Have a peer or worker probed; the stuck check and the world limit how often."""
         if candidate.worker is None:
-            self._world.look_at(candidate.node)
+            self._world.request_probe(candidate.node)
         else:
             self._stuck_check.look(candidate)
 

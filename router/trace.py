@@ -82,7 +82,7 @@ class Trace:
     streams: bool = False
     attempts: list[AttemptTrace] = field(default_factory=list)
 
-    def attempted(
+    def add_attempt(
         self, request: Request, candidate: Candidate, others: Sequence[Candidate], number: int
     ) -> AttemptTrace:
         """Return the trace of a new attempt."""
@@ -99,7 +99,7 @@ class Trace:
             self.attempts.append(made)
         return made
 
-    def onward(self, passed: PassedHeaders, attempt: AttemptTrace) -> PassedHeaders:
+    def outgoing_headers(self, passed: PassedHeaders, attempt: AttemptTrace) -> PassedHeaders:
         """Return the headers that travel with one attempt: the receiver's span is a child of the attempt's."""
         parent = parent_of(self.id, attempt.call or attempt.id, self.flags)
         return PassedHeaders({**passed, PARENT: parent})

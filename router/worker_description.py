@@ -58,7 +58,7 @@ class WorkerDescription:
         return self.models[0] if len(self.models) == 1 else OfferedModel(name)
 
 
-def taught(worker: Worker, said: OfferedModel) -> Worker:
+def complete_worker(worker: Worker, said: OfferedModel) -> Worker:
     """Return a worker completed by what it reported of itself, where its operator registered nothing."""
     service = worker.service
     told = service.abilities & ~(PROTOCOLS | Ability.OWN_PATH)

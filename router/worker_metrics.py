@@ -45,7 +45,7 @@ FigureValues = Mapping[Figure, float]
 
 
 @runtime_checkable
-class TellsLoad(Protocol):
+class LoadReporting(Protocol):
     """A dialect whose protocol has such figures."""
 
     async def figures(self, worker: Worker) -> FigureValues | None:
@@ -79,19 +79,19 @@ class Figures:
             dialect = self._dialects[worker.dialect]
         except (KeyError, WorkerFailed):
             return
-        if not isinstance(dialect, TellsLoad):
+        if not isinstance(dialect, LoadReporting):
             return
         async with self._turns:
             told = await dialect.figures(worker)
         self._told[worker] = self._now() + (AGAIN if told is None else FRESH), told or {}
 
 
-def known(told: Mapping[Figure, float]) -> FigureValues:
+def valid_figures(told: Mapping[Figure, float]) -> FigureValues:
     """Leave out values that are not valid amounts: they come from a worker."""
     return {figure: value for figure, value in told.items() if isfinite(value) and value >= 0}
 
 
-def in_text(text: bytes, names: Mapping[str, Figure]) -> FigureValues:
+def parse_metrics(text: bytes, names: Mapping[str, Figure]) -> FigureValues:
     """Read figures by their names in Prometheus' text format, each the sum of its series; others are ignored."""
     found: dict[Figure, float] = {}
     for name, figure in names.items():
@@ -101,4 +101,4 @@ def in_text(text: bytes, names: Mapping[str, Figure]) -> FigureValues:
                 found[figure] = found.get(figure, 0.0) + float(value)
             except ValueError:
                 continue
-    return known(found)
+    return valid_figures(found)

@@ -41,7 +41,7 @@ class World(Protocol):
     def is_silent(self, node: PeerId) -> bool:
         """Return whether a node did not answer when it was probed."""
 
-    def look_at(self, node: PeerId) -> None:
+    def request_probe(self, node: PeerId) -> None:
         """Have a node probed that a request waits for; the registry limits how often."""
 
     def observe(self, outcome: Outcome) -> None:
@@ -69,7 +69,7 @@ class LoneWorld:
         """Return that no node is silent."""
         return False
 
-    def look_at(self, node: PeerId) -> None:
+    def request_probe(self, node: PeerId) -> None:
         """Probe no node."""
 
     def observe(self, outcome: Outcome) -> None:

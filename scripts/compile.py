@@ -30,7 +30,7 @@ MODULES = """
     node/observe/recent_lines.py node/observe/request_sums.py
     registry/bounded.py registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py
     registry/members/liveness.py registry/members/membership.py registry/own_record.py registry/replica.py
-    router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
+    router/answer.py router/answer_times.py router/attempt.py router/choice.py router/attempt_runner.py router/dispatch.py
     router/failover.py router/failover_part.py router/failover_recording.py router/failover_stream.py
     router/first_byte_timeout.py router/flow.py router/large_bodies.py router/ledger.py
     router/outcome.py router/requests.py router/slot_discovery.py
@@ -75,7 +75,7 @@ ADAPTED = (
     (r"@dataclass\(\)\n", "@dataclass\n"),
     # Interpreted classes inherit from these.
     (
-        r"class (Access|AttemptDesk|Flow|Hashed|Policy|Surroundings)(\(ABC\))?:",
+        r"class (Access|AttemptContext|Flow|Hashed|ListenerContext|Policy)(\(ABC\))?:",
         f"{_SUBCLASSED}class \\1\\2:",
     ),
 )

@@ -18,7 +18,7 @@ from node.auth.errors import Limited
 from node.config import sources
 from node.config.settings import PROFILES
 from node.faces import errors
-from node.observe.metrics import Metrics, Sizes
+from node.observe.metrics import GaugeValues, Metrics
 from node.observe.refusals import LINES
 from registry.effects import EVENTS
 from registry.members.liveness import OPENS, REASONS, SHUTS, TABLE, Presence, Status
@@ -45,7 +45,7 @@ from tests.real import tried as programs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
-SIZES = Sizes(
+SIZES = GaugeValues(
     nodes={presence.value: 0 for presence in Presence},
     services=0,
     workers=0,
@@ -63,7 +63,7 @@ SIZES = Sizes(
     relaying={"circuits": 1},
     relayed={"bytes": 1},
 )
-"""Sizes in which every metric has a value."""
+"""GaugeValues in which every metric has a value."""
 
 _CLIENT = {
     400: "BadRequestError",

@@ -1,6 +1,6 @@
 """Settings of all tests: how many examples properties try, and which tests are `slow`.
 
-Properties try few examples at the desk and more in CI, the same ones every time.
+Properties try few examples at the runner and more in CI, the same ones every time.
 """
 
 import gc
@@ -17,9 +17,9 @@ _COMMON = settings(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("desk", _COMMON, max_examples=30)
+settings.register_profile("runner", _COMMON, max_examples=30)
 settings.register_profile("ci", _COMMON, max_examples=100)
-settings.load_profile("ci" if os.environ.get("CI") else "desk")
+settings.load_profile("ci" if os.environ.get("CI") else "runner")
 
 ROOT = Path(__file__).parents[1]
 SLOW = {

@@ -17,7 +17,7 @@ from node.faces.errors import TABLE, NoRoomForBody, TooManyConnections, refusal
 from node.observe.metrics import Metrics
 from registry import wire
 from registry.catalog import Catalog, Signed
-from registry.effects import counted
+from registry.effects import sum_counts
 from registry.mesh.libp2p import host
 from registry.mesh.libp2p.nat import RELAY_COUNTS
 from registry.records import Heartbeat, Load, LoadNote
@@ -191,7 +191,9 @@ def test_gossip_is_set_as_the_protocol_says():
     }
     source = ast.parse(Path(host.__file__).read_text())
     (call,) = (
-        n for n in ast.walk(source) if isinstance(n, ast.Call) and named(n.func, "HardGossipSub")
+        n
+        for n in ast.walk(source)
+        if isinstance(n, ast.Call) and named(n.func, "HardenedGossipSub")
     )
     given = {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
     given["heartbeat_interval"] = str(host.HEARTBEAT)
@@ -224,7 +226,7 @@ def test_every_limit_names_the_counter_that_metrics_shows():
         "| unread bytes of one connection",
         "| unread bytes of one shared connection",
     }
-    sizes = replace(tables.SIZES, frames=counted(), relayed=dict.fromkeys(RELAY_COUNTS, 0))
+    sizes = replace(tables.SIZES, frames=sum_counts(), relayed=dict.fromkeys(RELAY_COUNTS, 0))
     shown = Metrics().text(sizes).decode()
     for what, _, counters in rows:
         for name in re.findall(r"`([\w: ]+)`", counters):

@@ -22,7 +22,7 @@ Ids are as long as each other, so this is no good policy.
 
 from collections.abc import Sequence
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from router.select.policy import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
@@ -32,7 +32,7 @@ class ShortestName(Policy):
     """Looks at ids alone."""
 
     def order(
-        self, request: Request, candidates: Sequence[Candidate], random: Chance
+        self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return the candidates by the length of their ids."""
         return sorted(candidates, key=lambda candidate: len(candidate.node))

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
-from node.demo.play import Actor, Stage
+from node.demo.play import Actor, ProcessGroup
 from node.secrets import identity, secret_files
 from tests.lab.net import Network, missing
 
@@ -83,7 +83,7 @@ class Field:
         return frames, sizes, events
 
     def _run(self, stack: ExitStack, host: int, known: Sequence[str]) -> Actor:
-        stage = stack.enter_context(Stage(self._folder))
+        stage = stack.enter_context(ProcessGroup(self._folder))
         name = f"h{host}"
         own = self._address(host)
         place = (

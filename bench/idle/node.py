@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="of the node: up …")
     options = parser.parse_args()
     if not options.fresh:
-        season(own_record._Turn)  # noqa: SLF001
+        season(own_record._RepeatTimer)  # noqa: SLF001
     if file := options.counts:
         counts = Counts()
         _watch(counts)

@@ -17,15 +17,15 @@ from bench.seeds.gossip import Gossip
 from bench.seeds.loop import PROCESS, SeedProcess
 from bench.seeds.mesh import SeedMesh
 from bench.seeds.wires import SeedPort, Wires, address_of
-from node.assembly import Given, Outside, Parts, assemble
+from node.assembly import Environment, NodeInputs, NodeParts, assemble
 from node.auth.access import Access
 from node.auth.quotas import Quotas
-from node.config.settings import Keyless, Settings
+from node.config.settings import KeylessAccess, Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.faces.v1.topology import Topology
 from node.inspection import Inspection
-from node.listeners import serve, welcome
+from node.listeners import serve, trust_known_nodes
 from node.observe.aggregate import Aggregate
 from node.observe.host import Host
 from node.observe.loop_lag import LoopLag
@@ -102,7 +102,7 @@ class SeedMachine:
     """Error of its wall clock, in seconds."""
     disk: Disk = field(default_factory=Disk)
     process: SeedProcess | None = None
-    parts: Parts | None = None
+    parts: NodeParts | None = None
     """The node's parts, while it serves."""
     mesh: SeedMesh | None = None
     served: float = inf
@@ -190,23 +190,23 @@ class SeedMachine:
                 for run in (parts.registry.run, context.inspection.run, context.inspection.watch):
                     group.create_task(run())
 
-    def _given(self, process: SeedProcess) -> Given:
+    def _given(self, process: SeedProcess) -> NodeInputs:
         rng = random.Random(self.rng.random())
 
-        def mesh(given: Given) -> SeedMesh:
+        def mesh(given: NodeInputs) -> SeedMesh:
             self.mesh = SeedMesh(given.identity.peer, self.gossip, given.settings.mesh)
             return self.mesh
 
-        outside = Outside(
+        outside = Environment(
             now=self.wires.time,
             wall=lambda: YEAR_2026 + self.wires.time() + self.wall_offset,
             chance=rng.random,
             mesh=mesh,
             store=lambda _: SeedStore(self.disk, process, rng),
         )
-        return Given(self.settings, self.identity, None, self.data_dir, outside=outside)
+        return NodeInputs(self.settings, self.identity, None, self.data_dir, outside=outside)
 
-    def _context(self, parts: Parts, listening: Listening) -> Context:
+    def _context(self, parts: NodeParts, listening: Listening) -> Context:
         loop_lag, now = LoopLag(), self.wires.time
         aggregate = Aggregate(parts.router, parts.metrics, loop_lag, RecentLines())
         return Context(
@@ -224,7 +224,7 @@ class SeedMachine:
             receipt_log=parts.receipts,
             node_events=parts.node_events,
             inspection=Inspection(parts.agent, parts.router, now),
-            access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
+            access=Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY),
             metrics=parts.metrics,
             loop_lag=loop_lag,
             aggregate=aggregate,
@@ -243,7 +243,7 @@ class SeedMachine:
         self, context: Context, process: SeedProcess, closing: AsyncExitStack
     ) -> None:
         tls, registry = server_context(self.identity), context.registry
-        registry.on_change(welcome(tls, registry, at_most=1_000))
+        registry.on_change(trust_known_nodes(tls, registry, at_most=1_000))
         app, counts = link_app(context, registry.replica, context.keys), context.metrics.connections
         await serve(app, _port(process, LINK), closing, self.settings.web, counts, tls=tls)
 

@@ -25,15 +25,15 @@ from registry.mesh import (
     Judge,
     Knows,
     MeshEvent,
-    Offended,
     Origin,
     PeerConnection,
     PeerLeft,
+    PeerMisbehaved,
     Pipe,
     PipeHandler,
     Verdict,
-    nobody,
-    trust,
+    accept_every_frame,
+    knows_nobody,
 )
 from registry.mesh.queues import Inbox
 from registry.records import PeerId
@@ -80,8 +80,8 @@ class SeedMesh:
         self,
         answer: Answerer,
         serve_pipe: PipeHandler,
-        judge: Judge = trust,
-        knows: Knows = nobody,
+        judge: Judge = accept_every_frame,
+        knows: Knows = knows_nobody,
     ) -> None:
         """Join the mesh, and dial."""
         del serve_pipe, knows
@@ -96,7 +96,7 @@ class SeedMesh:
         self._running = False
         if not self.process.gone:
             self._gossip.end(self)
-        await self._crew.dismiss()
+        await self._crew.cancel_all()
         self._inbox.close()
 
     def events(self) -> AsyncIterator[MeshEvent]:
@@ -218,7 +218,7 @@ class SeedMesh:
                 self._hand_on(frame, via)
             case Verdict.OFFENCE:
                 self._remember(frame)
-                self._inbox.put(Offended(via))
+                self._inbox.put(PeerMisbehaved(via))
             case Verdict.DROP:
                 self._remember(frame)
 

@@ -78,7 +78,7 @@ class Dialers:
         if len(links) < plan.mesh.degree or any(b not in links for b in first):
             return True
         dialer = self._dialers.get(number)
-        return dialer is not None and bool(dialer.missed(self._connected(number)))
+        return dialer is not None and bool(dialer.missed_targets(self._connected(number)))
 
     def _connected(self, number: int) -> set[PeerId]:
         return {self._world.peer(other) for other in self._world.overlay.links[number]}
@@ -170,4 +170,4 @@ class Dialers:
     def _done(self, number: int, peer: PeerId) -> None:
         self._under_way.get(number, set()).discard(peer)
         if number in self._dialers:
-            self._dialers[number].succeeded(peer, str(self._world.number(peer)))
+            self._dialers[number].note_connected(peer, str(self._world.number(peer)))

@@ -122,7 +122,7 @@ class Member:
             self.want(other, now)
             # Messages that were sent without a connection are sent again.
             if len(self._world.overlay.links[self.number]) == 1:
-                self.replica.hurry(now)
+                self.replica.expedite_publication(now)
                 self.plan(now)
 
     def parted(self, other: int, now: float) -> None:
@@ -225,7 +225,7 @@ class Member:
         if self.full:
             self.perform(self.replica.observe(asker, Evidence.ASKED, now), now)
         if question[:1] == PROVE:
-            answered(self.replica.prove(question[1:]), now)
+            answered(self.replica.sign_challenge(question[1:]), now)
         elif question[:1] == VOUCH:
             vouch(self, self._world, question, answered, now)
         else:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 from registry import sync, wire
 from registry.errors import InvalidFrame
 from registry.members.liveness import Evidence
-from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw, dial_patience, patience
+from registry.members.probe import (
+    CloseConnection,
+    Found,
+    NoteEvidence,
+    OwnProbe,
+    ProbeStep,
+    answer_timeout,
+    dial_timeout,
+)
 from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
 
@@ -48,10 +56,10 @@ class Round:
                 case ProbeStep(own, helpers):
                     self._attempt(own, [self._world.number(helper) for helper in helpers], now)
                     return
-                case Saw(evidence):
+                case NoteEvidence(evidence):
                     self._world.counters["probes_failed"] += evidence is Evidence.UNREACHED
                     self._member.observe(self._node, evidence, now)
-                case Cut():
+                case CloseConnection():
                     self._world.unlink(self._member.number, self._other, now)
 
     def _attempt(self, own: OwnProbe, helpers: list[int], now: float) -> None:
@@ -63,7 +71,7 @@ class Round:
         if own is OwnProbe.ASK:
             self._ask(now)
         elif own is OwnProbe.DIAL:
-            within = dial_patience(self._world.settings.probe_timeout, self._trips())
+            within = dial_timeout(self._world.settings.probe_timeout, self._trips())
             self._world.dialers.call(
                 self._member.number,
                 self._other,
@@ -118,7 +126,7 @@ class Round:
         except InvalidFrame:
             self._one_less(now)
             return
-        proved = self._member.replica.proved(self._node, helper, now, asked=asked)
+        proved = self._member.replica.note_proof(self._node, helper, now, asked=asked)
         self._member.perform(proved, now)
         self._found = Found(proven=True)
         self._one_less(now)
@@ -136,7 +144,7 @@ class Round:
 
     def _patience(self, other: int) -> float:
         trip = self._world.overlay.links[self._member.number].get(other, 0.0)
-        return patience(self._world.settings.probe_timeout, 2 * trip)
+        return answer_timeout(self._world.settings.probe_timeout, 2 * trip)
 
 
 def vouch(
@@ -146,7 +154,7 @@ def vouch(
     challenge = question[1 : 1 + wire.CHALLENGE_BYTES]
     about = world.number(wire.peer_named(question[1 + wire.CHALLENGE_BYTES :]))
     if about == helper.number:
-        answered(helper.replica.prove(challenge), now)
+        answered(helper.replica.sign_challenge(challenge), now)
         return
     trip = world.overlay.links[helper.number].get(about)
     if trip is None:
@@ -158,5 +166,5 @@ def vouch(
         PROVE + challenge,
         lambda _, reply, then: answered(reply, then),
         lambda then: answered(b"", then),
-        within=patience(world.settings.probe_timeout, 2 * trip),
+        within=answer_timeout(world.settings.probe_timeout, 2 * trip),
     )

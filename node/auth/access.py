@@ -28,15 +28,15 @@ from aiohttp import web
 from node.auth.errors import AuthError, RoleNotAllowed
 from node.auth.forwarded import FORWARDED_FOR, TrustedProxies, network_of
 from node.auth.principal import ANYBODY, PRINCIPAL, KeyLookup, NoKeys, Principal, holder_of
-from node.auth.quotas import of_addresses
+from node.auth.quotas import limits_of_addresses
 from node.auth.socket_owner import UNASKED, Endpoint, KernelTable, SocketTable
-from node.config.settings import Keyless
+from node.config.settings import KeylessAccess
 from node.config.web import WEB_DEFAULTS, WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
 from node.lane.request import HttpRequest, LaneRequest
 from registry.clock import Clock
-from registry.intake.dialable import address_of
+from registry.intake.dialable import parse_ip
 from router.ssrf_guard import is_loopback
 
 _ANY = "*"
@@ -70,7 +70,7 @@ class OwnedConnection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _HeaderFacts:
     """What the headers of a request say of its caller.
 
     `named`: the host is an allowed name of this node. `directly`: the host is this machine's own, and no header tells of a
@@ -93,7 +93,7 @@ class Access:
         settings: WebSettings = WEB_DEFAULTS,
         sockets: SocketTable = _KERNEL,
         keys: KeyLookup = _NO_KEYS,
-        keyless: Keyless = Keyless.MACHINE,
+        keyless: KeylessAccess = KeylessAccess.MACHINE,
         wall: Clock = time.time,
     ) -> None:
         """Take the control token, and this node's own names besides its IP addresses; `settings` may allow further names.
@@ -112,7 +112,7 @@ class Access:
         self._names = self._own | _normal(settings.names)
         self._origins = frozenset(map(str.lower, settings.origins))
         self._proxies = TrustedProxies(settings.trusted_proxies)
-        self.tells_addresses = bool(self._proxies) or of_addresses(settings).limits_anything
+        self.tells_addresses = bool(self._proxies) or limits_of_addresses(settings).limits_anything
         """Whether callers without a key are distinguished by address."""
 
     def admit(self, request: HttpRequest) -> web.Response | None:
@@ -120,7 +120,7 @@ class Access:
 
         Return the answer to a CORS preflight from a page of an allowed origin, `None` for all other requests.
         """
-        headers, said = request.headers, self._said_in(request)
+        headers, said = request.headers, self._header_facts(request)
         host = headers.get("host", "")
         if not said.named:
             raise NotAllowed(
@@ -141,26 +141,26 @@ class Access:
         self._identify(request, said)
         return None
 
-    def _identify(self, request: HttpRequest, said: _Said) -> None:
+    def _identify(self, request: HttpRequest, said: _HeaderFacts) -> None:
         """Note the caller's principal with the request; raise an `AuthError` if a valid key is required."""
         # On the path of every request: the common cases first.
-        everybody = self._keyless is Keyless.EVERYBODY and not self.tells_addresses
-        machine = self._keyless is Keyless.MACHINE
+        everybody = self._keyless is KeylessAccess.EVERYBODY and not self.tells_addresses
+        machine = self._keyless is KeylessAccess.MACHINE
         if not said.key and (everybody or (machine and _is_person(self._owner(request, said)))):
             request[PRINCIPAL] = ANYBODY
             if isinstance(request, LaneRequest):
                 # Each request with this head says the same, and the owner of the connection was looked up once.
                 request.head.admitted = True
             return
-        free, near = is_open(request.path), partial(self.near, request)
+        free, near = is_open(request.path), partial(self.is_local_person, request)
         found = ANYBODY if free else self.holder(said.key, near)
         if self.tells_addresses and found is ANYBODY and not (free or near()):
             caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
             told = request.headers.getall(FORWARDED_FOR, ())
-            found = self.stranger(self._proxies.caller_of(caller.address, told))
+            found = self.without_key(self._proxies.caller_of(caller.address, told))
         request[PRINCIPAL] = found
 
-    def stranger(self, address: str) -> Principal:
+    def without_key(self, address: str) -> Principal:
         """Return the principal of a caller without a key that is no person on this machine."""
         return Principal(address=network_of(address)) if address else ANYBODY
 
@@ -171,16 +171,16 @@ class Access:
         """
 
         def keyless() -> bool:
-            by_place = self._keyless is Keyless.MACHINE
-            everybody = self._keyless is Keyless.EVERYBODY
+            by_place = self._keyless is KeylessAccess.MACHINE
+            everybody = self._keyless is KeylessAccess.EVERYBODY
             return near is not None and (near() if by_place else everybody)
 
         return holder_of(shown, self._keys, self._wall(), keyless=keyless)
 
-    def looks(self, request: web.Request) -> bool:
+    def may_view(self, request: web.Request) -> bool:
         """Return whether the caller may view this node's state now: a key may have ended since the request came."""
         try:
-            self.holder(shown_key(request.headers), partial(self.near, request)).look()
+            self.holder(shown_key(request.headers), partial(self.is_local_person, request)).look()
         except AuthError:
             return False
         return True
@@ -212,7 +212,7 @@ class Access:
         asking: Principal = request.get(PRINCIPAL, ANYBODY)
         if asking.name:
             return asking.name
-        owner = self._owner(request, self._said_in(request))
+        owner = self._owner(request, self._header_facts(request))
         return self._user if owner is None else f"user {owner}"
 
     def local(self, request: web.Request) -> bool:
@@ -220,19 +220,19 @@ class Access:
         # A page can lead a browser here by a name that is allowed because a proxy uses it.
         if _from_another_page(request):
             return False
-        owner = self._owner(request, self._said_in(request))
+        owner = self._owner(request, self._header_facts(request))
         return owner is not None and owner in (_ROOT, _OWN)
 
-    def near(self, request: HttpRequest) -> bool:
+    def is_local_person(self, request: HttpRequest) -> bool:
         """Return whether the caller is a person's process on this machine, and no proxy; users of services are no people."""
-        return _is_person(self._owner(request, self._said_in(request)))
+        return _is_person(self._owner(request, self._header_facts(request)))
 
-    def near_at(self, here: Endpoint, there: Endpoint) -> bool:
+    def is_local_connection(self, here: Endpoint, there: Endpoint) -> bool:
         """Return whether the process at the other end of a connection is a person's on this machine."""
         same = same_machine(there.address, here.address)
         return same and _is_person(self._sockets.owner(there, here))
 
-    def _owner(self, request: HttpRequest, said: _Said) -> int | None:
+    def _owner(self, request: HttpRequest, said: _HeaderFacts) -> int | None:
         """Return the uid of the calling process, `None` if it is unknown or the process may forward for other callers."""
         transport = request.transport
         if transport is None or not said.directly:
@@ -242,17 +242,19 @@ class Access:
             caller.owner = self._owner_of(transport)
         return caller.owner
 
-    def _said_in(self, request: HttpRequest) -> _Said:
+    def _header_facts(self, request: HttpRequest) -> _HeaderFacts:
         """Return what the headers say, cached with a repeated head. Whether a key is valid is looked up each time."""
         derived = request.head.derived if isinstance(request, LaneRequest) else {}
-        found: _Said | None = derived.get(_Said)
+        found: _HeaderFacts | None = derived.get(_HeaderFacts)
         if found is not None:
             return found
         headers = request.headers
         host = headers.get("host", "localhost")
-        said = derived[_Said] = _Said(
-            named="host" not in headers or _ANY in self._names or _is_ours(host, self._names),
-            directly=_is_ours(host, self._own)
+        said = derived[_HeaderFacts] = _HeaderFacts(
+            named="host" not in headers
+            or _ANY in self._names
+            or _names_this_host(host, self._names),
+            directly=_names_this_host(host, self._own)
             and not any(map(headers.__contains__, _FORWARDED))
             and self._is_welcome(headers, host),
             key=shown_key(headers),
@@ -348,7 +350,7 @@ def is_own_address(host: str) -> bool:
     """
     if is_loopback(host) or host.lower().rstrip(".") in ("localhost", socket.gethostname().lower()):
         return True
-    address = address_of(host)
+    address = parse_ip(host)
     if address is None or address.is_unspecified or address.is_multicast:
         return False
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -361,10 +363,10 @@ def is_own_address(host: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_ours(header: str, names: frozenset[str]) -> bool:
+def _names_this_host(header: str, names: frozenset[str]) -> bool:
     named = _HOST.fullmatch(header)
     host = (named[1] or named[2]).lower() if named else ""
-    return address_of(host) is not None or host.rstrip(".") in names
+    return parse_ip(host) is not None or host.rstrip(".") in names
 
 
 @lru_cache(maxsize=1024)
@@ -379,5 +381,5 @@ def _same_origin(origin: str, host: str) -> bool:
 @lru_cache(maxsize=4096)
 def same_machine(caller: str, here: str) -> bool:
     """Return whether both ends of a connection are on one machine: a machine calls its own address from that same address."""
-    theirs, ours = address_of(caller), address_of(here)
+    theirs, ours = parse_ip(caller), parse_ip(here)
     return theirs is not None and (theirs.is_loopback or theirs == ours)

@@ -145,7 +145,7 @@ class AuditLog:
     async def entries(self) -> Sequence[AuditEntry]:
         """Return the entries of all nodes of the site, by node and number; raise `StoreUnavailable`."""
         held = await self._store.read(Space.AUDIT)
-        found = (_thaw(name, value) for name, value in held.items())
+        found = (_entry_of(name, value) for name, value in held.items())
         return sorted((one for one in found if one), key=lambda one: (one.node, one.number))
 
     async def _write(self) -> None:
@@ -164,7 +164,7 @@ def _name(node: str, number: int) -> str:
     return f"{node}:{number:012}"
 
 
-def _thaw(name: str, value: bytes) -> AuditEntry | None:
+def _entry_of(name: str, value: bytes) -> AuditEntry | None:
     try:
         found = _ENTRY.validate_json(value)
     except ValidationError:

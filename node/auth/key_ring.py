@@ -107,8 +107,10 @@ class KeyRing:
         self._mark = (await self._store.read(Space.MARKS)).get(_MARK, b"")
         rows = await self._store.read(Space.KEYS)
         if not self._heard:
-            self._hear(_revocations(await self._store.read(Space.REVOKED)))
-        self._take(key for name, row in rows.items() if (key := _thaw(name, row)) is not None)
+            self._add_revocations(_revocations(await self._store.read(Space.REVOKED)))
+        self._replace(
+            key for name, row in rows.items() if (key := _key_of_row(name, row)) is not None
+        )
 
     async def follow(self) -> None:
         """Apply the changes of other nodes, until cancelled."""
@@ -158,7 +160,7 @@ class KeyRing:
             if len(kept | set(wanted)) > MAX_KEYS:
                 raise LimitReached(f"a site can have at most {MAX_KEYS:,} keys; revoke some first")
             made = {name: new_secret() for name in wanted}
-            await self._put(_made(name, made[name], wanted[name], now) for name in wanted)
+            await self._store_keys(_new_key(name, made[name], wanted[name], now) for name in wanted)
             return made
 
     async def grant(self, name: str, terms: Terms) -> Grant:
@@ -186,7 +188,7 @@ class KeyRing:
                 issuer=made.peer,
                 grant=made.id,
             )
-            await self._put([key])
+            await self._store_keys([key])
             return made
 
     def revocations(self) -> tuple[Revocation, ...]:
@@ -202,9 +204,9 @@ class KeyRing:
         now = self._wall()
         news = [one for one in revoked if one.expires > now and one.grant not in self._heard]
         if news:
-            self._hear(news)
+            self._add_revocations(news)
             self._unsaved += news
-            self._take(self.keys)
+            self._replace(self.keys)
 
     async def save(self) -> None:
         """Store the revocations that were heard since the last call; raise `StoreUnavailable`."""
@@ -226,45 +228,45 @@ class KeyRing:
         Raise `NoSuchKey`, `KeyExists` for a grant, or `StoreUnavailable`.
         """
         async with self._changing:
-            held = self._held(name)
+            held = self._key(name)
             if held.issuer:
                 raise KeyExists(f"{name!r} is a grant: revoke it, and create a new invitation")
             secret = new_secret()
-            await self._put([_made(name, secret, held, self._wall())])
+            await self._store_keys([_new_key(name, secret, held, self._wall())])
             return secret
 
     async def revoke(self, name: str) -> None:
         """End a key, at once and permanently; raise `NoSuchKey`."""
         async with self._changing:
-            held = self._held(name)
+            held = self._key(name)
             if not held.revoked:
-                await self._put([held.model_copy(update={"revoked": self._wall()})])
+                await self._store_keys([held.model_copy(update={"revoked": self._wall()})])
 
-    def _held(self, name: str) -> ApiKey:
+    def _key(self, name: str) -> ApiKey:
         found = self.table.by_name.get(name)
         if found is None or name == CONTROL_TOKEN:
             raise NoSuchKey(f"there is no key {name!r}; `modelvine key list` shows all keys")
         return found
 
-    async def _put(self, keys: Iterable[ApiKey]) -> None:
+    async def _store_keys(self, keys: Iterable[ApiKey]) -> None:
         changed = {key.name: key for key in keys}
         now, mark = self._wall(), secrets.token_bytes(8)
         over = {key.name for key in self.keys if _is_over(key, now)} - changed.keys()
         rows = [Put(Space.KEYS, n, key.model_dump_json().encode()) for n, key in changed.items()]
         gone = (Delete(Space.KEYS, name) for name in over)
         await self._store.write(*rows, *gone, Put(Space.MARKS, _MARK, mark))
-        # In a shared store another node may have changed other keys meanwhile: the next `look` compares the mark again.
+        # In a shared store another node may have changed other keys meanwhile: the next `sync` compares the mark again.
         if not self._store.shared:
             self._mark = mark
         kept = (key for key in self.keys if key.name not in changed and key.name not in over)
-        self._take([*kept, *changed.values()])
+        self._replace([*kept, *changed.values()])
 
-    def _take(self, keys: Iterable[ApiKey]) -> None:
+    def _replace(self, keys: Iterable[ApiKey]) -> None:
         self.table = self._tabled(keys)
         for listener in self._listeners:
             listener(self.table)
 
-    def _hear(self, revoked: Iterable[Revocation]) -> None:
+    def _add_revocations(self, revoked: Iterable[Revocation]) -> None:
         self._heard.update({one.grant: one for one in revoked})
         if (beyond := len(self._heard) - MAX_HEARD) > 0:
             for one in sorted(self._heard.values(), key=lambda one: one.expires)[:beyond]:
@@ -292,13 +294,13 @@ def _revocations(rows: Mapping[str, bytes]) -> Iterator[Revocation]:
             yield Revocation(name, int(row))
 
 
-def _made(name: str, secret: str, allowed: Allowance, now: float) -> ApiKey:
+def _new_key(name: str, secret: str, allowed: Allowance, now: float) -> ApiKey:
     said = {field: getattr(allowed, field) for field in Allowance.model_fields}
     hint = secret[:HINT_CHARACTERS]
     return ApiKey(**said, name=name, hash=hash_of(secret), hint=hint, created=now)
 
 
-def _thaw(name: str, row: bytes) -> ApiKey | None:
+def _key_of_row(name: str, row: bytes) -> ApiKey | None:
     """Read a key in a store; return `None` for a row that no version wrote."""
     try:
         found = ApiKey.model_validate_json(row)

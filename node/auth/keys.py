@@ -126,7 +126,7 @@ class ApiKey(Allowance):
             yield key
             key = key.within
 
-    def opens(self, model: str) -> bool:
+    def allows(self, model: str) -> bool:
         """Return whether the holder may use a model, by the name in the request."""
         key: ApiKey | None = self
         while key is not None:

@@ -35,7 +35,7 @@ def parse(text: str) -> Price:
     return Price(found[1], float(found[2]), float(found[3]))
 
 
-def priced(rows: Iterable[UsageRow], prices: Iterable[Price]) -> list[UsageRow]:
+def with_costs(rows: Iterable[UsageRow], prices: Iterable[Price]) -> list[UsageRow]:
     """Return the rows with their costs."""
     prices = tuple(prices)
     return [replace(row, cost=_cost(row, prices)) for row in rows] if prices else [*rows]

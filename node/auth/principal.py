@@ -72,7 +72,7 @@ class Principal:
         if key.role is Role.VIEWER:
             raise RoleNotAllowed("this key has the role viewer, and cannot use models")
         for model in models:
-            if not (key.opens(model) or (project and key.opens(f"{project}/{model}"))):
+            if not (key.allows(model) or (project and key.allows(f"{project}/{model}"))):
                 shown = ", ".join(key.models[:_MOST_SHOWN])
                 more = ", …" if len(key.models) > _MOST_SHOWN else ""
                 raise ModelNotAllowed(
@@ -81,7 +81,7 @@ class Principal:
 
     def sees(self, name: str) -> bool:
         """Return whether the holder's key is for a model, by `MODEL` or `PROJECT/MODEL`."""
-        return self.key is None or self.key.opens(name)
+        return self.key is None or self.key.allows(name)
 
     def look(self) -> None:
         """Raise `RoleNotAllowed` unless the holder may view this node's state."""

@@ -37,7 +37,7 @@ _OF_ADDRESS = "without a key, one address may have"
 _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,7})')
 
 
-class Books:
+class LimitUsage:
     """Usage of one set of limits."""
 
     __slots__ = ("day", "last", "requests", "tokens", "under_way")
@@ -55,7 +55,7 @@ class Quota:
     """Limits and their usage for one request; `whose` begins the error message that states the limit."""
 
     limits: KeyLimits
-    books: Books
+    books: LimitUsage
     whose: str
     date: int = 0
     """The day whose budget has the reservation."""
@@ -147,9 +147,9 @@ class Quotas:
         self._now = now
         self._wall = wall
         self._per_address = per_address
-        self._books: dict[str, Books] = {}
-        self._addresses: dict[str, Books] = {}
-        """Books of this process alone, the most recently used address last."""
+        self._books: dict[str, LimitUsage] = {}
+        self._addresses: dict[str, LimitUsage] = {}
+        """LimitUsage of this process alone, the most recently used address last."""
 
     def admit(self, principal: Principal, request: Request) -> QuotaTicket | None:
         """Reserve a request's share; return `None` if nothing limits the caller, raise a `Limited` error at a limit."""
@@ -189,7 +189,7 @@ class Quotas:
 
     def give_back(self, told: QuotaSpending) -> None:
         """Take back spending that could not be reported; what still matters is reported with the next round."""
-        books, now = self._books.setdefault(told.name, Books()), self._now()
+        books, now = self._books.setdefault(told.name, LimitUsage()), self._now()
         for gcra, spent in ((books.requests, told.requests), (books.tokens, told.tokens)):
             gcra.spent = min(gcra.spent + spent, max(gcra.due - now, 0.0))
         books.day.turn(self._wall())
@@ -198,7 +198,7 @@ class Quotas:
 
     def learn(self, standing: QuotaStanding) -> None:
         """Take in the total spending of a key at all processes."""
-        books, now = self._books.setdefault(standing.name, Books()), self._now()
+        books, now = self._books.setdefault(standing.name, LimitUsage()), self._now()
         books.requests.learn(now, standing.requests)
         books.tokens.learn(now, standing.tokens)
         books.day.learn(self._wall(), standing.date, standing.day)
@@ -208,28 +208,28 @@ class Quotas:
         # Requests with a grant that was passed on also count for the grants that it was passed on from.
         for one in key.line if key.within else (key,):
             if one.limits_anything:
-                books = self._books.setdefault(one.name, Books())
+                books = self._books.setdefault(one.name, LimitUsage())
                 quotas.append(Quota(one, books, _OF_KEY))
             for limit in one.model_limits:
                 names, project = (request.model, *request.fallbacks), request.pin.project
                 # A request with fallbacks may be answered by any of its models.
                 if limit.limits_anything and any(limit.counts(name, project) for name in names):
                     # The blank keeps this name apart from those of keys, which hold none.
-                    books = self._books.setdefault(f"{one.name} {limit.model}", Books())
+                    books = self._books.setdefault(f"{one.name} {limit.model}", LimitUsage())
                     quotas.append(Quota(limit, books, f"for {limit.model} {_OF_KEY}"))
         return quotas
 
-    def _books_of(self, address: str) -> Books:
+    def _books_of(self, address: str) -> LimitUsage:
         books = self._addresses.pop(address, None)
         if books is None:
             if len(self._addresses) >= MAX_ADDRESSES:
                 del self._addresses[next(iter(self._addresses))]
-            books = Books()
+            books = LimitUsage()
         self._addresses[address] = books
         return books
 
 
-def of_addresses(settings: WebSettings) -> KeyLimits:
+def limits_of_addresses(settings: WebSettings) -> KeyLimits:
     """Return the limits of one address whose callers show no key."""
     return KeyLimits(
         rpm=settings.rpm_per_address,

@@ -242,10 +242,10 @@ class _Attachment:
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C, SIGTERM or SIGHUP sets; a second such signal ends this process at once."""
-    from node.runtime import endings  # noqa: PLC0415 (it loads asyncio, which --help does not need)
+    from node.runtime import ending_signals  # noqa: PLC0415 (it loads asyncio, which --help does not need)
 
     over = threading.Event()
-    numbers = endings()
+    numbers = ending_signals()
 
     def came(number: int, _: FrameType | None) -> None:
         over.set()

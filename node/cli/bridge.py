@@ -53,14 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.options import address_in, settings_given  # noqa: PLC0415
     from node.cli.console.streams import say_ready  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
-    from node.config.settings import Keyless  # noqa: PLC0415
+    from node.config.settings import KeylessAccess  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
     logs.configure_as(settings.node)
     place = address_in("--listen", arguments.listen)
-    if not place.loopback and settings.node.open is not Keyless.EVERYBODY:
+    if not place.loopback and settings.node.open is not KeylessAccess.EVERYBODY:
         raise WrongUsage(
             f"--listen {place} can be reached by other machines, and a bridge requires no key: pass --open to allow this"
         )

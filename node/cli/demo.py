@@ -31,21 +31,21 @@ def run(arguments: argparse.Namespace) -> int:
     from importlib.util import find_spec  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from node.demo.play import Show, Stage, play  # noqa: PLC0415
+    from node.demo.play import DemoOutput, ProcessGroup, play  # noqa: PLC0415
     from node.demo.worker import NOT_INSTALLED  # noqa: PLC0415
     from node.errors import CommandFailed  # noqa: PLC0415
-    from node.runtime import endings  # noqa: PLC0415
+    from node.runtime import ending_signals  # noqa: PLC0415
 
     if find_spec("xllamacpp") is None:
         raise CommandFailed(NOT_INSTALLED)
-    for number in endings():
+    for number in ending_signals():
         if number != signal.SIGINT:
             signal.signal(number, _end)
     with (
         tempfile.TemporaryDirectory(prefix="modelvine-demo-") as folder,
-        Stage(Path(folder)) as stage,
+        ProcessGroup(Path(folder)) as stage,
     ):
-        play(Show(), stage, keep=arguments.keep)
+        play(DemoOutput(), stage, keep=arguments.keep)
     return 0
 
 

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class Examined:
+class Examination:
     """Results of an examination."""
 
     settings: "Settings"
@@ -78,7 +78,7 @@ class Examined:
     """The node's answers, by the name of their file in the bundle."""
 
 
-def examine(arguments: argparse.Namespace) -> Examined:
+def examine(arguments: argparse.Namespace) -> Examination:
     """Examine the node, and this machine if the node is on it or not found."""
     from node.cli.console.client import Client  # noqa: PLC0415
     from node.cli.console.node_lookup import client, is_here  # noqa: PLC0415
@@ -108,7 +108,7 @@ def examine(arguments: argparse.Namespace) -> Examined:
     return seen
 
 
-def _configured(arguments: argparse.Namespace) -> tuple[Examined, Sequence[str]]:
+def _configured(arguments: argparse.Namespace) -> tuple[Examination, Sequence[str]]:
     """Return the settings, and their errors; with errors, defaults replace them, so that all else can be checked."""
     from node.config import sources  # noqa: PLC0415
     from node.config.paths import user_data_dir  # noqa: PLC0415
@@ -121,12 +121,12 @@ def _configured(arguments: argparse.Namespace) -> tuple[Examined, Sequence[str]]
     except WrongSetting as error:
         said = given.get("node.data_dir") or os.environ.get("MODELVINE_DATA_DIR", "")
         data_dir = Path(str(said)) if said else user_data_dir(os.environ)
-        return Examined(Settings(), data_dir, {}), str(error).splitlines()
+        return Examination(Settings(), data_dir, {}), str(error).splitlines()
     rows = {key: {"value": value, "origin": origin} for key, value, origin in found.rows()}
-    return Examined(found.settings, Path(found.settings.node.data_dir), rows), ()
+    return Examination(found.settings, Path(found.settings.node.data_dir), rows), ()
 
 
-def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
+def _here(seen: Examination, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
     """Check this machine. A running node has reported its ports, store and open files itself."""
     import platform  # noqa: PLC0415
     import time  # noqa: PLC0415
@@ -139,14 +139,14 @@ def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator
 
     settings, data_dir = seen.settings, seen.data_dir
     if status := seen.answers.get("status.json"):
-        yield from live_node.upgraded(status, __version__)
+        yield from live_node.check_installed_version(status, __version__)
     yield machine.program(__version__, platform.python_version(), compiled=is_compiled())
     yield from machine.settings(complaints)
     yield from machine.data_dir(facts.directory(data_dir))
     key = facts.secret_problem(identity.load, data_dir)
-    yield machine.secret("identity", key, there=facts.kept(data_dir / IDENTITY_KEY))
+    yield machine.secret("identity", key, there=facts.describe_secret(data_dir / IDENTITY_KEY))
     token = facts.secret_problem(secret_files.read_control_token, data_dir / CONTROL_TOKEN)
-    yield machine.secret("token", token, there=facts.kept(data_dir / CONTROL_TOKEN))
+    yield machine.secret("token", token, there=facts.describe_secret(data_dir / CONTROL_TOKEN))
     if settings.node.swarm_key:
         swarm = facts.secret_problem(secret_files.read_swarm_key, Path(settings.node.swarm_key))
         there = f"{settings.node.swarm_key} is well formed; only nodes with the same key connect"
@@ -168,8 +168,8 @@ def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator
         yield machine.open_files(limit, wanted=settings.web.connections)
 
 
-def _open_ways(seen: Examined) -> str:
-    from node.exposure import surfaces, warned  # noqa: PLC0415
+def _open_ways(seen: Examination) -> str:
+    from node.exposure import exposure_warning, surfaces  # noqa: PLC0415
     from node.faces import Listening  # noqa: PLC0415
 
     status = seen.answers.get("status.json", {})
@@ -177,20 +177,20 @@ def _open_ways(seen: Examined) -> str:
     http = status.get("http", "").rpartition("/")[2] or settings.node.http
     link = status.get("link", "") or settings.node.link or "127.0.0.1:0"
     listening = Listening(http, link, secured=bool(settings.node.tls_cert))
-    return warned(surfaces(settings, listening, status.get("p2p", ())))
+    return exposure_warning(surfaces(settings, listening, status.get("p2p", ())))
 
 
-def _absent(seen: Examined, why: str) -> "list[Finding]":
+def _absent(seen: Examination, why: str) -> "list[Finding]":
     from node.cli.console.node_lookup import left_trace  # noqa: PLC0415
     from node.diagnosis import facts, machine  # noqa: PLC0415
 
     if not why:
         return []
     left = left_trace(seen.data_dir)
-    return [machine.absent(facts.absence(seen.data_dir, why, left))]
+    return [machine.report_absence(facts.absence(seen.data_dir, why, left))]
 
 
-def _ask(node: "Client", seen: Examined) -> None:
+def _ask(node: "Client", seen: Examination) -> None:
     """Query a node for all that it reports, and add the findings."""
     from node.diagnosis import live_node  # noqa: PLC0415
     from node.errors import Refused  # noqa: PLC0415
@@ -246,7 +246,7 @@ def _say(findings: "Sequence[Finding]") -> None:
     print(", ".join(f"{count} {state}" for count, state in counts))
 
 
-def _write(path: Path, seen: Examined) -> None:
+def _write(path: Path, seen: Examination) -> None:
     import platform  # noqa: PLC0415
     import time  # noqa: PLC0415
     from importlib.metadata import distributions  # noqa: PLC0415
@@ -262,7 +262,7 @@ def _write(path: Path, seen: Examined) -> None:
         *facts.secrets_of(seen.settings, seen.data_dir),
         password,
         unquote(password),
-        sources.key_shown(),
+        sources.configured_key(),
     ]
     versions = {
         "python": platform.python_version(),

@@ -115,13 +115,13 @@ def _narrow(arguments: argparse.Namespace) -> int:
 
     from node.auth import grants, invitation  # noqa: PLC0415
     from node.auth.errors import GrantRefused  # noqa: PLC0415
-    from node.secrets.joined import shown  # noqa: PLC0415
+    from node.secrets.joined import read_argument  # noqa: PLC0415
 
     expires = int(time.time() + arguments.days * _DAY)
     said = _terms(arguments)
     try:
         terms = grants.Terms.model_validate_json(json.dumps(said | {"expires": expires}))
-        held = invitation.read(shown(arguments.origin))
+        held = invitation.read(read_argument(arguments.origin))
         grants.check(held.grant)
         narrower = grants.narrow(held.grant, terms)
         text = invitation.written(invitation.Invitation(narrower, held.addresses))
@@ -137,10 +137,10 @@ def _show(arguments: argparse.Namespace) -> int:
     from node.auth import grants, invitation  # noqa: PLC0415
     from node.auth.errors import GrantRefused  # noqa: PLC0415
     from node.cli.console.text import say_fields, say_json  # noqa: PLC0415
-    from node.secrets.joined import shown  # noqa: PLC0415
+    from node.secrets.joined import read_argument  # noqa: PLC0415
 
     try:
-        held = invitation.read(shown(arguments.show))
+        held = invitation.read(read_argument(arguments.show))
         grants.check(held.grant)
     except GrantRefused as error:
         raise CommandFailed(str(error)) from error

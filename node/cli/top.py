@@ -55,14 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console import top_view  # noqa: PLC0415
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import say_json, terminal_columns  # noqa: PLC0415
-    from node.config.sources import redraws  # noqa: PLC0415
+    from node.config.sources import can_redraw  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
 
     if not 0.01 <= arguments.every <= 3600:
         raise WrongUsage("--every must be a number of seconds from 0.01 to 3600")
     node, every = client(arguments), float(arguments.every)
     before = look(node)
-    if redraws(sys.stdout) and not (arguments.once or arguments.json):
+    if can_redraw(sys.stdout) and not (arguments.once or arguments.json):
         _live(node, before, every)
     time.sleep(every)
     found = look(node)

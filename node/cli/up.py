@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.streams import say_ready  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
-    from node.runtime import only_node_in  # noqa: PLC0415
+    from node.runtime import hold_data_dir_lock  # noqa: PLC0415
     from node.secrets import identity, joined, secret_files  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
@@ -54,15 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
         swarm_key = secret_files.read_swarm_key(Path(settings.node.swarm_key))
     data_dir = Path(settings.node.data_dir)
     secret_files.make_private_directory(data_dir)
-    with only_node_in(data_dir):
-        if given := arguments.join or sources.invitation_given():
-            joined.join(data_dir, joined.shown(given))
+    with hold_data_dir_lock(data_dir):
+        if given := arguments.join or sources.configured_invitation():
+            joined.save_invitation(data_dir, joined.read_argument(given))
         own = identity.load_or_create(data_dir)
         grant = ""
-        if held := joined.joined(data_dir):
-            settings = joined.with_way(settings, held, data_dir)
+        if held := joined.load_invitation(data_dir):
+            settings = joined.with_invitation(settings, held, data_dir)
             swarm_key = swarm_key or held.swarm_key or None
-            grant = joined.sealed(held, own.peer)
+            grant = joined.seal_grant(held, own.peer)
             if not grant:
                 log.warning(
                     "the grant of this node's invitation has expired: nodes that require a grant refuse its requests"

@@ -34,9 +34,9 @@ _POSTGRESQL = {"postgresql", "postgres"}
 _STORE_SPELLINGS = {"rediss", "unix", "postgresql"}
 
 
-def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, str]:
+def find_invalid(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, str]:
     """Return every setting that cannot be used, with what would be valid; empty if all are valid."""
-    found = dict.fromkeys(_endless(settings), "must be a finite number")
+    found = dict.fromkeys(_infinite_settings(settings), "must be a finite number")
     for key, check in _CHECKS.items():
         try:
             check(settings)
@@ -50,7 +50,7 @@ def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, s
     return found
 
 
-def masked(key: str, value: object) -> object:
+def mask_password(key: str, value: object) -> object:
     """Return a setting's value as it may be shown, with the passwords in URLs of stores and collectors masked."""
     if key not in _URLS or not isinstance(value, str):
         return value
@@ -67,10 +67,10 @@ def masked(key: str, value: object) -> object:
     return f"{scheme}{slashes}{user}:***@{place}"
 
 
-def shown_in(settings: Settings) -> Mapping[str, str]:
+def displayed_settings(settings: Settings) -> Mapping[str, str]:
     """Return all settings by `section.name`, with passwords masked."""
     return {
-        f"{section}.{name}": str(masked(f"{section}.{name}", value))
+        f"{section}.{name}": str(mask_password(f"{section}.{name}", value))
         for section, values in settings.model_dump(mode="json").items()
         for name, value in values.items()
     }
@@ -94,7 +94,7 @@ def _check_name(settings: Settings) -> None:
 
 def _check_http(settings: Settings) -> None:
     place = host_port(settings.node.http)
-    if not place.loopback and not settings.node.open_said:
+    if not place.loopback and not settings.node.is_open_set:
         raise ValueError(
             "can be reached by other machines: set who needs no key, with --open nobody, --open machine "
             f"or --open everybody, or listen on 127.0.0.1:{place.port}"
@@ -113,7 +113,7 @@ def _check_rpc(said: str, keys: str, settings: Settings) -> None:
     if not said:
         return
     place = host_port(said)
-    if not (place.loopback or keys or settings.node.open_said):
+    if not (place.loopback or keys or settings.node.is_open_set):
         raise ValueError(
             "can be reached by other machines: set who needs no key, with --open nobody, --open machine "
             f"or --open everybody, set a file of keys, or listen on 127.0.0.1:{place.port}"
@@ -293,7 +293,7 @@ def _check_worker_networks(settings: Settings) -> None:
         ) from error
 
 
-def _endless(settings: Settings) -> Iterator[str]:
+def _infinite_settings(settings: Settings) -> Iterator[str]:
     for section, entries in settings.model_dump().items():
         for name, value in entries.items():
             if isinstance(value, float) and not math.isfinite(value):
@@ -301,7 +301,7 @@ def _endless(settings: Settings) -> Iterator[str]:
 
 
 def _password(store: str) -> bool:
-    return store != masked("node.store", store)
+    return store != mask_password("node.store", store)
 
 
 _CHECKS: Mapping[str, Callable[[Settings], None]] = {

@@ -48,7 +48,7 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
 )
 
 
-class Keyless(StrEnum):
+class KeylessAccess(StrEnum):
     """Who may use a node's models, and view its state, without a key."""
 
     NOBODY = "nobody"
@@ -57,12 +57,12 @@ class Keyless(StrEnum):
 
 
 _SWITCHES = {
-    **dict.fromkeys(("true", "1", "yes"), Keyless.EVERYBODY),
-    **dict.fromkeys(("false", "0", "no"), Keyless.MACHINE),
+    **dict.fromkeys(("true", "1", "yes"), KeylessAccess.EVERYBODY),
+    **dict.fromkeys(("false", "0", "no"), KeylessAccess.MACHINE),
 }
 
 
-def _as_it_was(said: object) -> object:
+def _convert_switch(said: object) -> object:
     """Convert the values of older versions, in which the setting was a switch, and return all others unchanged."""
     return _SWITCHES.get(str(said).lower(), said)
 
@@ -164,8 +164,8 @@ class NodeSettings(BaseModel):
             "pattern applies. `modelvine usage` then shows costs."
         ),
     )
-    open: Annotated[Keyless, BeforeValidator(_as_it_was)] = Field(
-        Keyless.MACHINE,
+    open: Annotated[KeylessAccess, BeforeValidator(_convert_switch)] = Field(
+        KeylessAccess.MACHINE,
         description=(
             "Who may use models and read status without a key: `nobody`, users of this `machine`, or `everybody`. Required "
             "if other machines can reach the node."
@@ -185,7 +185,7 @@ class NodeSettings(BaseModel):
     )
 
     @property
-    def open_said(self) -> bool:
+    def is_open_set(self) -> bool:
         """Whether the operator has decided who needs no key."""
         return "open" in self.model_fields_set
 

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from pydantic import BaseModel, ValidationError
 
-from node.config.checks import complaints, masked
+from node.config.checks import find_invalid, mask_password
 from node.config.paths import CONFIG_FILE, user_data_dir
 from node.config.settings import PROFILES, FacesSettings, NodeSettings, Settings
 from node.config.web import WebSettings
@@ -62,14 +62,14 @@ _ORCHESTRATOR = ("MODELVINE_SERVICE_", "MODELVINE_PORT")
 
 
 @dataclass(frozen=True, slots=True)
-class Sourced:
+class SourcedValue:
     """A value before it is checked, and the place where it was set."""
 
     value: object
     origin: str
 
 
-Layer = Mapping[str, Sourced]
+Layer = Mapping[str, SourcedValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,9 @@ class Configuration:
     def rows(self) -> tuple[tuple[str, object, str], ...]:
         """Return key, value and origin of every setting, with passwords masked."""
         sections = self.settings.model_dump()
-        return tuple((key, masked(key, _pick(sections, key)), self.origins[key]) for key in KEYS)
+        return tuple(
+            (key, mask_password(key, _pick(sections, key)), self.origins[key]) for key in KEYS
+        )
 
 
 def variable(key: str) -> str:
@@ -117,7 +119,7 @@ def load(
     if not values.get("node.data_dir"):
         values["node.data_dir"] = str(user_data_dir(environment))
     origins = {key: layers[key].origin if key in layers else "default" for key in KEYS}
-    settings = _checked(values, origins)
+    settings = _validate(values, origins)
     return Configuration(settings, MappingProxyType(origins))
 
 
@@ -126,17 +128,17 @@ def node_address() -> str:
     return os.environ.get("MODELVINE_NODE", "")
 
 
-def key_shown() -> str:
+def configured_key() -> str:
     """Return MODELVINE_KEY, the key that commands show to a node; empty if it is not set."""
     return os.environ.get("MODELVINE_KEY", "")
 
 
-def invitation_given() -> str:
+def configured_invitation() -> str:
     """Return MODELVINE_JOIN, the invitation that a node is started with; empty if it is not set."""
     return os.environ.get("MODELVINE_JOIN", "")
 
 
-def redraws(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+def can_redraw(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether lines of `stream` can be redrawn: it is a terminal that obeys escape sequences."""
     return stream.isatty() and environment.get("TERM") != "dumb"
 
@@ -161,7 +163,7 @@ def _file_layer(path: Path) -> Layer:
         content = tomllib.loads(text.decode("utf-8-sig"))
     except ValueError as error:  # both a TOMLDecodeError and a UnicodeDecodeError
         raise WrongSetting(f"the settings file {path} is not TOML: {error}") from error
-    layer: dict[str, Sourced] = {}
+    layer: dict[str, SourcedValue] = {}
     for section, entries in content.items():
         if section in SECTIONS and not isinstance(entries, dict):
             raise WrongSetting(
@@ -173,7 +175,7 @@ def _file_layer(path: Path) -> Layer:
             key = f"{section}.{name}"
             if key not in KEYS:
                 raise WrongSetting(f"{path} sets {key}, which does not exist{_nearest(key, KEYS)}")
-            layer[key] = Sourced(value, str(path))
+            layer[key] = SourcedValue(value, str(path))
     return layer
 
 
@@ -188,7 +190,7 @@ def _unknown_section(section: str, path: Path) -> str:
 
 def _environment_layer(environment: Mapping[str, str]) -> Layer:
     keys = {variable(key): key for key in KEYS}
-    layer: dict[str, Sourced] = {}
+    layer: dict[str, SourcedValue] = {}
     for name, text in environment.items():
         if (
             not name.startswith(PREFIX)
@@ -202,18 +204,18 @@ def _environment_layer(environment: Mapping[str, str]) -> Layer:
             )
         # Compose files pass unset variables as empty ones.
         if text:
-            layer[keys[name]] = Sourced(_from_text(keys[name], text), name)
+            layer[keys[name]] = SourcedValue(_from_text(keys[name], text), name)
     return layer
 
 
 def _flag_layer(flags: Mapping[str, object]) -> Layer:
-    return {key: Sourced(value, flag(key)) for key, value in flags.items()}
+    return {key: SourcedValue(value, flag(key)) for key, value in flags.items()}
 
 
 def _profile_layer(written: Layer) -> Layer:
-    chosen = written.get("node.profile", Sourced("local", "default")).value
+    chosen = written.get("node.profile", SourcedValue("local", "default")).value
     delta = PROFILES.get(chosen, {}) if isinstance(chosen, str) else {}
-    return {key: Sourced(value, f"profile {chosen}") for key, value in delta.items()}
+    return {key: SourcedValue(value, f"profile {chosen}") for key, value in delta.items()}
 
 
 def _from_text(key: str, text: str) -> object:
@@ -222,7 +224,7 @@ def _from_text(key: str, text: str) -> object:
     return text
 
 
-def _checked(values: Mapping[str, object], origins: Mapping[str, str]) -> Settings:
+def _validate(values: Mapping[str, object], origins: Mapping[str, str]) -> Settings:
     nested: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
     for key, value in values.items():
         section, _, name = key.partition(".")
@@ -233,7 +235,7 @@ def _checked(values: Mapping[str, object], origins: Mapping[str, str]) -> Settin
         # Pydantic reports a list once per bad entry; one sentence per setting is enough.
         found = {".".join(map(str, e["loc"][:2])): _advice(e["msg"]) for e in error.errors()}
         raise WrongSetting(_sentences(found, values, origins)) from None
-    wrong = complaints(settings, origins)
+    wrong = find_invalid(settings, origins)
     if wrong:
         raise WrongSetting(_sentences(wrong, values, origins))
     return settings
@@ -244,7 +246,7 @@ def _sentences(
 ) -> str:
     lines: list[str] = []
     for key, advice in wrong.items():
-        value = masked(key, values[key] if key in values else _default(key))
+        value = mask_password(key, values[key] if key in values else _default(key))
         shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         lines.append(f"{key} is {shown!r} (from {origins[key]}): it {advice}")
     return "\n".join(lines)

@@ -22,21 +22,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from node.config.sources import redraws
+from node.config.sources import can_redraw
 from node.errors import NodeError
 from node.observe.logs import wants_colour
-from node.runtime import endings
+from node.runtime import ending_signals
 
 _BOLD, _DIM, _GREEN, _RED, _PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
 _BACK_TO_START = "\r\033[K"
 
 
-class Show:
+class DemoOutput:
     """Output of the demo, to one stream."""
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
-        self._terminal = redraws(out)
+        self._terminal = can_redraw(out)
         self._colour = wants_colour(out)
 
     def heading(self, text: str) -> None:
@@ -61,7 +61,7 @@ class Show:
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Show that a step is in progress, and how long it took."""
+        """DemoOutput that a step is in progress, and how long it took."""
         if self._terminal:
             self._out.write(f"  … {text}")
             self._out.flush()
@@ -107,14 +107,14 @@ class Actor:
         return {key: value for key, _, value in words}
 
 
-class Stage:
+class ProcessGroup:
     """Context manager that starts processes and ends all of them on exit."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> "Stage":
+    def __enter__(self) -> "ProcessGroup":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,7 +175,9 @@ def _held_back() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in endings()}
+    before = {
+        number: signal.signal(number, lambda n, _: came.append(n)) for number in ending_signals()
+    }
     try:
         yield
     finally:
@@ -219,7 +221,7 @@ SPREAD_WITHIN = 10.0
 COMMAND_WITHIN = 120.0
 
 
-def play(show: Show, stage: Stage, *, keep: bool) -> None:
+def play(show: DemoOutput, stage: ProcessGroup, *, keep: bool) -> None:
     """Run the whole demo; raise `StageError` if a part of it fails."""
     worker, nodes = _start(show, stage)
     model = worker.fields["model"]
@@ -264,7 +266,7 @@ def play(show: Show, stage: Stage, *, keep: bool) -> None:
             raise StageError(f"{actor.name} ended with exit code {code}")
 
 
-def _start(show: Show, stage: Stage) -> tuple[Actor, list[Actor]]:
+def _start(show: DemoOutput, stage: ProcessGroup) -> tuple[Actor, list[Actor]]:
     show.heading("Three nodes on this machine, and one worker that runs a language model")
     with ThreadPoolExecutor(max_workers=1) as beside:
         loading = beside.submit(stage.start, "worker", "node.demo.worker", "--port", "0")
@@ -280,7 +282,7 @@ def _start(show: Show, stage: Stage) -> tuple[Actor, list[Actor]]:
     return worker, nodes
 
 
-def _run(show: Show, *words: str, fails: bool = False) -> None:
+def _run(show: DemoOutput, *words: str, fails: bool = False) -> None:
     """Run one `modelvine` command, with its output shown as it arrives; with `fails`, it must end with an error."""
     show.command(*words)
     done = subprocess.run(
@@ -308,7 +310,7 @@ def _until(holds: Callable[[], bool], otherwise: str) -> None:
         time.sleep(0.02)
 
 
-def _wait(show: Show, nodes: list[Actor]) -> None:
+def _wait(show: DemoOutput, nodes: list[Actor]) -> None:
     show.heading("The nodes stay up until Ctrl-C")
     for actor in nodes:
         show.note(f"  {actor.name}  {actor.fields['http']}  {actor.fields['p2p']}")

@@ -42,7 +42,7 @@ def fail(check: str, what: str, do: str) -> Finding:
     return Finding(check, Severity.FAIL, what, do)
 
 
-def said(check: str, sentence: str, do: str) -> Finding:
+def fail_from_error(check: str, sentence: str, do: str) -> Finding:
     """Return a failure from the text of an error of this program: its advice follows a colon; `do` is used if it has none."""
     what, _, advice = sentence.partition(": ")
     return fail(check, what, advice) if advice else fail(check, sentence, do)

@@ -20,14 +20,14 @@ from cryptography import x509
 from node.config.addresses import HostPort, host_port
 from node.config.paths import CONTROL_TOKEN, DATABASE, IDENTITY_KEY
 from node.config.settings import Settings
-from node.diagnosis.machine import Absence, Directory, KernelClock, Port, TlsFacts
+from node.diagnosis.machine import Directory, KernelClock, Port, TlsFacts, UnresponsiveNode
 from node.errors import SecretRefused
 from node.listeners import MOST
 from node.peers.reach import host_of
 from node.runtime import LOCK_FILE
 from node.secrets import identity
 from node.tls import Certificate
-from registry.errors import StoreUnavailable, cannot_listen
+from registry.errors import StoreUnavailable, listen_error_text
 from registry.records import PeerId
 from registry.store import Space, open_store
 
@@ -71,7 +71,7 @@ def _read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def kept(path: Path) -> str:
+def describe_secret(path: Path) -> str:
     """Describe a secret without a problem: whether it exists yet."""
     try:
         there = path.exists()
@@ -135,7 +135,7 @@ def _port(setting: str, place: HostPort) -> Port:
     try:
         socket.create_server((place.host, place.port), family=family).close()
     except OSError as error:
-        problem = cannot_listen(str(place), setting, error)
+        problem = listen_error_text(str(place), setting, error)
         return Port(setting, str(place), problem, holder_of(place))
     return Port(setting, str(place))
 
@@ -162,9 +162,9 @@ def _process_with(name: str) -> str:
     return ""
 
 
-def absence(data_dir: Path, why: str, left: int | None) -> Absence:
+def absence(data_dir: Path, why: str, left: int | None) -> UnresponsiveNode:
     """Return the facts of a node that does not answer: the holder of its directory, and whether the pid in `node.json` lives."""
-    return Absence(why, lock=lock_holder(data_dir), left=left, left_lives=bool(left and _lives(left)))  # fmt: skip
+    return UnresponsiveNode(why, lock=lock_holder(data_dir), left=left, left_lives=bool(left and _is_running(left)))  # fmt: skip
 
 
 def lock_holder(data_dir: Path) -> int | None:
@@ -181,7 +181,7 @@ def lock_holder(data_dir: Path) -> int | None:
     return None
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -253,10 +253,10 @@ def bootstrap_dials(settings: Settings) -> list[tuple[str, str]]:
     """Connect to each address to join, by TCP alone; return each with the reason of a failure, empty if it accepts."""
     addresses = settings.mesh.bootstrap
     with ThreadPoolExecutor(DIALS_AT_ONCE) as pool:
-        return [*zip(addresses, pool.map(_dialled, addresses), strict=True)]
+        return [*zip(addresses, pool.map(_dial_failure, addresses), strict=True)]
 
 
-def _dialled(address: str) -> str:
+def _dial_failure(address: str) -> str:
     parts = address.split("/")
     try:
         with closing(socket.create_connection((parts[2], int(parts[4])), DIAL_SECONDS)):

@@ -34,7 +34,7 @@ def findings(
     found = [
         *parts(status),
         *bootstrap(status),
-        reached(status, nodes),
+        check_reachability(status, nodes),
         *neighbours(nodes, examined.get("peers", ())),
         *versions(status, nodes, examined.get("process", {})),
         *process(status, metrics),
@@ -95,7 +95,7 @@ def bootstrap(status: _Row) -> list[Finding]:
     return found
 
 
-def reached(status: _Row, nodes: Sequence[_Row]) -> Finding:
+def check_reachability(status: _Row, nodes: Sequence[_Row]) -> Finding:
     """Check whether other nodes can dial this one."""
     addresses = status["p2p"]
     others = [row for row in nodes if not row["self"] and row["state"] not in _GONE]
@@ -228,7 +228,7 @@ def _answering(row: _Row, name: str) -> Finding:
     return ok("workers", f"{name} answers as {row['dialect']} ({slots}{learned})")
 
 
-def upgraded(status: _Row, command: str) -> list[Finding]:
+def check_installed_version(status: _Row, command: str) -> list[Finding]:
     """Compare the version of a node with that of the command: on one machine they are installed together."""
     if status["version"] == command:
         return []

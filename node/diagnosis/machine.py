@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from node.compiled import SLOWER
-from node.diagnosis import Finding, fail, ok, said, warn
-from node.listeners import PLENTY, room_for
+from node.diagnosis import Finding, fail, fail_from_error, ok, warn
+from node.listeners import PLENTY, connections_within
 
 _GB, _MB = 1_000_000_000, 1_000_000
 
@@ -72,7 +72,7 @@ class TlsFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
+class UnresponsiveNode:
     """Facts of a node that does not answer. `lock` is the pid that holds the data directory, `left` the one in `node.json`."""
 
     said: str
@@ -100,7 +100,7 @@ def settings(complaints: Sequence[str]) -> list[Finding]:
     return found
 
 
-def absent(facts: Absence) -> Finding:
+def report_absence(facts: UnresponsiveNode) -> Finding:
     """Report that no node answers, and the likely reason."""
     if facts.lock is not None:
         return fail(
@@ -168,13 +168,13 @@ def secret(check: str, problem: str, *, there: str) -> Finding:
     """Check a file that holds a secret: `problem` is what is wrong with it, `there` the text if nothing is."""
     if not problem:
         return ok(check, there)
-    return said(check, problem, "check its permissions and its content")
+    return fail_from_error(check, problem, "check its permissions and its content")
 
 
 def open_files(limit: int, *, wanted: int, used: int = 0) -> Finding:
     """Check how many connections fit into the allowed open files."""
     do = "raise the limit: LimitNOFILE of the service, ulimit -n, --ulimit of the container"
-    fits = room_for(limit)
+    fits = connections_within(limit)
     text = f"{fits:,} connections to each listener, by the limit of {limit:,}"
     if used > FULL * limit:
         return fail("open files", f"{used:,} of {limit:,} are in use", do)
@@ -215,7 +215,7 @@ def clock(kernel: KernelClock) -> Finding:
 def tls(facts: TlsFacts, *, now: float, wanted: Sequence[str]) -> Finding:
     """Check the certificate of the HTTP face: whether it is usable, its expiry, and whether it covers the names `wanted`."""
     if facts.problem:
-        return said(
+        return fail_from_error(
             "tls", facts.problem, "pass a certificate and its key with --tls-cert and --tls-key"
         )
     renew = f"replace {facts.path}: the node loads it without a restart"

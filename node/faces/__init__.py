@@ -19,7 +19,7 @@ from node.faces.pump import PumpQueue
 from registry.clock import Clock
 from registry.records import Load, PeerId
 from router.http.timers import Timers
-from router.state.remote_load import Tellings
+from router.state.remote_load import ReportTimes
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -54,7 +54,7 @@ def _plain(said: "Refusal", _: str) -> "Refusal":
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class UserRoute:
     """Mark of a route that users may call. `form` turns a refusal into the form of its face, given the request's id.
 
     `elsewhere` is set where the process that answers the request checks itself what the caller may do.
@@ -103,7 +103,7 @@ class Serving:
     loads: WorkerLoads
     tracer: "Tracer | None" = None
     """Traces requests; `None` where tracing is off."""
-    tellings: Tellings = field(default_factory=Tellings)
+    tellings: ReportTimes = field(default_factory=ReportTimes)
     """What other nodes were told in the headers of answers, and when."""
     pumps: PumpQueue = field(default_factory=PumpQueue)
     """Queue in which the streams of this process take turns."""

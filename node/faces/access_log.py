@@ -15,7 +15,7 @@ from node.lane.request import HttpRequest
 from node.observe.logs import MAX_FIELD, RequestLog, quoted, thousandths
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
-from router.openai.usage import Tokens, Usage, told_at_end
+from router.openai.usage import StreamUsage, Usage, read_usage_at_end
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.trace import Trace
@@ -57,7 +57,7 @@ class Account:
     """The name of the model whose tokens this node counts, because the worker is on this machine; else empty."""
     usage: Usage | None = None
     """The tokens that this worker used, as far as known."""
-    tokens: Tokens | None = None
+    tokens: StreamUsage | None = None
     key: str = ""
     """The name of the caller's key."""
     ticket: QuotaTicket | None = None
@@ -100,7 +100,7 @@ class Account:
         if asker:
             self.asker = asker
 
-    def asks(self, request: Request) -> None:
+    def record_request(self, request: Request) -> None:
         """Record what is asked."""
         self.model, self.taken = request.model.strip(), len(request.body)
 
@@ -127,10 +127,10 @@ class Account:
             self.hops = (*self.hops, (routed.candidate.node, usage))
             self.hears(self.told + usage if self.told else usage)
 
-    def hears_whole(self, body: bytes) -> None:
+    def record_usage_in(self, body: bytes) -> None:
         """Record the usage that a whole answer from another node's worker reports."""
         if not self.served:
-            self.hears(told_at_end(body))
+            self.hears(read_usage_at_end(body))
 
     def refused(self, error: Exception, status: int) -> None:
         """Record the failure of a request."""
@@ -175,7 +175,7 @@ class Account:
         return (self.seconds - self.first) / (used.completion - 1)
 
 
-def _lay_out(usual: Iterable[str]) -> None:
+def _preset_layout(usual: Iterable[str]) -> None:
     """Create one instance of the class that has all usual fields.
 
     CPython sizes an instance by the attributes that earlier ones had set. Without this one, the fields that thousands of requests
@@ -186,10 +186,10 @@ def _lay_out(usual: Iterable[str]) -> None:
         setattr(example, name, getattr(example, name))
 
 
-_lay_out(list(inspect.get_annotations(Account))[:MAX_USUAL])
+_preset_layout(list(inspect.get_annotations(Account))[:MAX_USUAL])
 
 
-def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
+def start_account(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
     """Open the account of one request, from the node `asker` or, if that is empty, a client; the caller must `conclude` it."""
     account = Account(id_, kind, context.now(), asker)
     context.metrics.recent.under_way[account] = None
@@ -198,7 +198,7 @@ def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
 
 def open_account(context: Serving, id_: str, kind: Kind, asker: str = "") -> "OpenAccount":
     """Return a context manager that opens the account of one request, and concludes it on leaving."""
-    return OpenAccount(context, opened(context, id_, kind, asker))
+    return OpenAccount(context, start_account(context, id_, kind, asker))
 
 
 class OpenAccount:
@@ -229,14 +229,14 @@ def conclude(context: Serving, account: Account) -> None:
     own = account.ends(context.now())
     context.metrics.ended(account)
     if account.ticket is not None:
-        _settle(account.ticket, account)
+        _settle_quota(account.ticket, account)
         account.ticket = None
     asker = account.asker
     # A node that asks with a grant is counted by the grant.
     if not asker or account.key:
         context.usage.count(account)
     if (asker or not account.served) and account.status < REFUSED:
-        _write_down(context, account)
+        _add_receipts(context, account)
     if account.error == NoCapacity.__name__:
         context.metrics.recent.found_no_room(account.model, context.peer)
     if account.trace is not None and context.tracer is not None:
@@ -253,7 +253,7 @@ def conclude(context: Serving, account: Account) -> None:
     )
 
 
-def _settle(ticket: QuotaTicket, account: Account) -> None:
+def _settle_quota(ticket: QuotaTicket, account: Account) -> None:
     if account.status == CALLER_LEFT and account.route == "-":
         ticket.abandon()
         return
@@ -268,7 +268,7 @@ def _shown_model(name: str) -> str:
     return _remembered(name) if len(name) <= MAX_FIELD else quoted(name)
 
 
-def _write_down(context: Serving, account: Account) -> None:
+def _add_receipts(context: Serving, account: Account) -> None:
     """Write receipts for a request that ended well between this node and others."""
     add, id_, model, seconds = context.receipts.add, account.id, account.model, account.seconds
     if account.asker:

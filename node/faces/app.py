@@ -21,18 +21,18 @@ from node.auth.access import is_open
 from node.auth.errors import AuthError
 from node.auth.principal import ANYBODY, PRINCIPAL, GrantLookup
 from node.config.web import WEB_DEFAULTS
-from node.faces import Asks, Context, Serving
+from node.faces import Context, Serving, UserRoute
 from node.faces.errors import KNOWN, UnknownPath, WrongMethod, refusal
 from node.faces.peer_access import KnownPeers, peer_check
 from node.faces.request_ids import ID, id_of
-from node.faces.request_reader import HELD, ROOM, SHARED, Room, release
+from node.faces.request_reader import HELD, ROOM, SHARED, BodyMemory, release
 from node.lane.calls import LANE, CallHandler, LaneCall, LaneCalls
 from node.lane.request import HttpRequest, LaneRequest
 
 log = logging.getLogger("modelvine.http")
 
 
-_PLAIN = Asks()
+_PLAIN = UserRoute()
 
 
 def public_app(context: Context) -> web.Application:
@@ -54,15 +54,15 @@ def public_routes(context: Context) -> list[web.RouteDef]:
 def model_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes by which clients call models, in every protocol. Any process of this node answers them."""
     return [
-        web.RouteDef(r.method, r.path, r.handler, {**r.kwargs, "asks": _asks(face)})
+        web.RouteDef(r.method, r.path, r.handler, {**r.kwargs, "asks": _user_route_of(face)})
         for face in _modules("asking_routes")
         for r in face.asking_routes(context)
     ]
 
 
-def _asks(face: ModuleType) -> Asks:
+def _user_route_of(face: ModuleType) -> UserRoute:
     own = vars(face).get("in_own_form")
-    return Asks(own) if own else _PLAIN
+    return UserRoute(own) if own else _PLAIN
 
 
 def link_app(
@@ -104,11 +104,11 @@ def application(
 
     While `leaving` returns true, each answer closes its connection.
     """
-    asked: dict[CallHandler, Asks] = {}
+    asked: dict[CallHandler, UserRoute] = {}
     answered = _answering(admit, asked)
     app = web.Application(middlewares=[cast("Middleware", web.middleware(answered))])
-    app[ROOM] = Room(max_bodies_bytes)
-    app.on_response_prepare.append(partial(_dress, leaving))
+    app[ROOM] = BodyMemory(max_bodies_bytes)
+    app.on_response_prepare.append(partial(_add_headers, leaving))
     calls: dict[str, LaneCall] = {}
     for route in definitions:
         kwargs = dict(route.kwargs)
@@ -122,7 +122,7 @@ def application(
 
 
 def _answering(
-    admit: Callable[[HttpRequest], web.Response | None], asked: Mapping[CallHandler, Asks]
+    admit: Callable[[HttpRequest], web.Response | None], asked: Mapping[CallHandler, UserRoute]
 ) -> Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]:
     """Return the function that answers every request: with the handler's response, or with an error response.
 
@@ -134,7 +134,7 @@ def _answering(
         if ID not in request:
             request[ID] = id_of(request.headers)
         try:
-            response = _let_in(request, admit, asked.get(handler))
+            response = _admit(request, admit, asked.get(handler))
             return await handler(request) if response is None else response
         except KNOWN as error:
             face = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
@@ -148,7 +148,7 @@ def _answering(
             # The caller hung up during a write; the connection ends without a log line.
             raise
         except Exception as error:  # noqa: BLE001 (the outermost middleware: nothing may leave as a bare 500)
-            _log_unforeseen(request, error)
+            _log_unexpected(request, error)
             return refusal(error).response()
         finally:
             if HELD in request:
@@ -165,8 +165,10 @@ def _unknown(request: HttpRequest) -> UnknownPath:
     return UnknownPath(f"no endpoint has the path {request.path[:200]!r}{more}")
 
 
-def _let_in(
-    request: HttpRequest, admit: Callable[[HttpRequest], web.Response | None], asks: Asks | None
+def _admit(
+    request: HttpRequest,
+    admit: Callable[[HttpRequest], web.Response | None],
+    asks: UserRoute | None,
 ) -> web.Response | None:
     """Return the response of `admit`, if any; raise what `admit` raises, and `RoleNotAllowed` as `_authorize` does."""
     if isinstance(request, LaneRequest):
@@ -181,7 +183,7 @@ def _let_in(
     return response
 
 
-def _authorize(request: HttpRequest, asks: Asks | None) -> None:
+def _authorize(request: HttpRequest, asks: UserRoute | None) -> None:
     """Raise `RoleNotAllowed` where the role of the caller's key does not allow the route: calls of models, or anything else."""
     principal = request.get(PRINCIPAL, ANYBODY)
     if asks is not None:
@@ -191,7 +193,7 @@ def _authorize(request: HttpRequest, asks: Asks | None) -> None:
         principal.look()
 
 
-async def _dress(
+async def _add_headers(
     leaving: Callable[[], bool], request: web.Request, response: web.StreamResponse
 ) -> None:
     """Set the headers that every answer has."""
@@ -206,7 +208,7 @@ async def _dress(
         response.headers["connection"] = "close"
 
 
-def _log_unforeseen(request: HttpRequest, error: Exception) -> None:
+def _log_unexpected(request: HttpRequest, error: Exception) -> None:
     # The text of an exception may quote the request, and so a user's prompt; the traceback's places say enough.
     where = "".join(traceback.format_tb(error.__traceback__))
     if isinstance(request, LaneRequest):

@@ -55,7 +55,7 @@ Homing = Callable[[Routed, bytes], bytes]
 
 
 @value_class
-class SpokenAnswer:
+class AnswerForm:
     """A request, and the encoder of its answer; without one, the answer stays in OpenAI's form.
 
     `dropped` names the caller's parameters that have no effect because OpenAI's form has no equivalent. `framed`, where set,
@@ -103,7 +103,7 @@ class TextEncoder(ABC):
     def __init__(self, kind: Kind, *, streams: bool, max_event_bytes: int) -> None:
         self._kind = kind
         self._streams = streams
-        self._ear = text_parser.Stream(max_event_bytes=max_event_bytes)
+        self._ear = text_parser.TextStreamParser(max_event_bytes=max_event_bytes)
         self._begun = self._failed = False
 
     @property
@@ -138,18 +138,18 @@ class TextEncoder(ABC):
 
     def whole(self, body: bytes) -> tuple[str, bytes]:
         """Encode an answer that came in one piece."""
-        heard = text_parser.whole(self._kind, body)
+        heard = text_parser.parse_answer(self._kind, body)
         if self._streams:
-            return EVENT_STREAM, self._said(heard) + self.closing()
+            return EVENT_STREAM, self._encode(heard) + self.closing()
         return JSON, text_parser.written_answer(self.answer(heard))
 
     def stream(self, events: bytes) -> bytes:
         """Encode a piece of a stream."""
-        return self._said(self._ear.take(events))
+        return self._encode(self._ear.take(events))
 
     def end(self) -> bytes:
         """Encode the end of a stream. One with neither a finish reason nor `[DONE]` broke off."""
-        said = self._said(self._ear.finish())
+        said = self._encode(self._ear.finish())
         if not self._ear.whole:
             said += self._fail(TextFailure("the worker broke off", "", "answer_broken"))
         return said if self._failed else said + self.closing()
@@ -159,7 +159,7 @@ class TextEncoder(ABC):
         error = refused.body["error"]
         return self._fail(TextFailure(error["message"], error["type"], error["code"]))
 
-    def _said(self, heard: Sequence[Heard]) -> bytes:
+    def _encode(self, heard: Sequence[Heard]) -> bytes:
         if self._failed:
             return b""
         opening = b"" if self._begun else self.opening()

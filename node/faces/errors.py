@@ -32,7 +32,7 @@ import orjson
 from aiohttp import web
 
 from node.auth import errors as auth_errors
-from node.faces.worker_words import place_of, words_of
+from node.faces.worker_words import message_in, place_of
 from registry import errors as registry_errors
 from registry.errors import StoreUnavailable
 from router import errors as router_errors
@@ -274,11 +274,11 @@ class Refusal:
 def refusal(error: Exception) -> Refusal:
     """Return what a caller sees of an error; one that has no row shows nothing but an internal error."""
     if isinstance(error, router_errors.WorkerError) and error.told is not None:
-        return _as_told(error, error.told)
-    return _as_known(error)
+        return _as_reported(error, error.told)
+    return _of_known(error)
 
 
-def _as_known(error: Exception) -> Refusal:
+def _of_known(error: Exception) -> Refusal:
     match error:
         case router_errors.WorkerRejected():
             return _rejected(error)
@@ -358,7 +358,7 @@ def _seconds(wait: float) -> str:
     return str(max(1, math.ceil(min(wait, 86_400))))
 
 
-def _as_told(error: router_errors.WorkerError, told: router_errors.PeerError) -> Refusal:
+def _as_reported(error: router_errors.WorkerError, told: router_errors.PeerError) -> Refusal:
     """Return a failure as the failed worker's node reported it; one within a stream has no status but that of its `code`."""
     row = _BY_REASON.get(str(told.error.get("code")), _row(error))
     body = _body(row, told.message)
@@ -389,6 +389,6 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
             own = {"type": row.type, "param": None, "code": row.reason, **rest, "message": message}
             return Refusal(status, {"code": row.code, "message": message, "error": own})
         case {"detail": [{"loc": place}]}:
-            return Refusal(status, _body(row, words_of(said), param=place_of(place) or None))
+            return Refusal(status, _body(row, message_in(said), param=place_of(place) or None))
         case _:
-            return Refusal(status, _body(row, words_of(said) or str(error)))
+            return Refusal(status, _body(row, message_in(said) or str(error)))

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.access_log import Account, open_account
-from node.faces.respond import admit, begin, put, whole_of
+from node.faces.respond import admit, ask_router, read_all, record_begin
 from node.faces.stream_tap import StreamTap
 from router.attempt import Routed
 from router.errors import AnswerBroken, WorkerFailed
@@ -15,7 +15,7 @@ from router.openai.sse import EventTooLarge, Splitter
 from router.openai.text_parser import Heard
 from router.openai.usage import Usage
 from router.requests import Request
-from router.rpc.messages import read
+from router.rpc.messages import read_event
 
 
 class ModelAnswer:
@@ -39,11 +39,11 @@ class ModelAnswer:
             raise WorkerFailed("the worker did not stream, although a stream was requested")
         try:
             for event in splitter.feed(tap.first(answer.first)):
-                yield read(event.data)
+                yield read_event(event.data)
             async for chunk in answer.rest:
                 self._account.sent += len(chunk)
                 for event in splitter.feed(tap.take(chunk)):
-                    yield read(event.data)
+                    yield read_event(event.data)
         except EventTooLarge as error:
             raise WorkerFailed(str(error)) from error
 
@@ -54,10 +54,10 @@ class ModelAnswer:
         """
         answer = self.routed.answer
         if not answer.streamed:
-            yield text_parser.whole(self._account.kind, await self.body())
+            yield text_parser.parse_answer(self._account.kind, await self.body())
             return
         tap = StreamTap(self.routed, self._account)
-        ear = text_parser.Stream(max_event_bytes=self._max_event_bytes)
+        ear = text_parser.TextStreamParser(max_event_bytes=self._max_event_bytes)
         if heard := ear.take(tap.first(answer.first)):
             yield heard
         async for chunk in answer.rest:
@@ -73,9 +73,9 @@ class ModelAnswer:
         """Read an answer in one piece; raise a `RouterError`."""
         if self.routed.answer.streamed:
             raise WorkerFailed("the worker streamed, although no stream was requested")
-        body = await whole_of(self.routed.answer)
+        body = await read_all(self.routed.answer)
         self._account.sent = len(body)
-        self._account.hears_whole(body)
+        self._account.record_usage_in(body)
         return body
 
 
@@ -93,7 +93,7 @@ async def model_answer(
         account.model, account.taken = request.model, len(request.body)
         if context.tracer is not None:
             request = context.tracer.begin(request, account)
-        async with put(context, request, account) as routed:
-            begin(context, routed, account)
+        async with ask_router(context, request, account) as routed:
+            record_begin(context, routed, account)
             limit = context.settings.router.max_event_bytes
             yield ModelAnswer(routed, account, max_event_bytes=limit)

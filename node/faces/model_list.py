@@ -25,7 +25,7 @@ import orjson
 from aiohttp import web
 
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
-from node.faces import Asks, Context
+from node.faces import Context, UserRoute
 from node.faces.request_ids import ID
 from node.faces.request_reader import json_answer
 from node.faces.streamed_response import StreamedResponse
@@ -34,13 +34,13 @@ from registry.catalog import Offer
 from registry.members.liveness import Presence
 from registry.records import Service
 from router.errors import UnknownModel
-from router.select.fitness import meant_by
+from router.select.fitness import main_kind
 
 VERSION = "anthropic-version"
 """The header that all of Anthropic's clients send, and no others."""
 
 
-def wanted(http: web.Request) -> bool:
+def is_anthropic_client(http: web.Request) -> bool:
     """Return whether the request comes from a client of Anthropic's API."""
     return VERSION in http.headers
 
@@ -93,33 +93,37 @@ def listing_routes(
             for offer in some:
                 if name := _name_for(request, offer.service):
                     found.setdefault(name, []).append(offer)
-        entries = _entries(found, _base(request), since, as_anthropic=wanted(request))
+        entries = _entries(found, _base(request), since, as_anthropic=is_anthropic_client(request))
         if len(found) <= SLICE:
             data = [entry async for some in entries for entry in some]
-            return json_answer({"data": data, **_around(found, as_anthropic=wanted(request))})
-        return await _send(request, entries, _around(found, as_anthropic=wanted(request)))
+            return json_answer(
+                {"data": data, **_list_fields(found, as_anthropic=is_anthropic_client(request))}
+            )
+        return await _send(
+            request, entries, _list_fields(found, as_anthropic=is_anthropic_client(request))
+        )
 
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["tail"]
-        found = [offer for offer in offers(name) if shows(request, offer.service)]
+        found = [offer for offer in offers(name) if is_shown(request, offer.service)]
         if not found or not request.get(PRINCIPAL, ANYBODY).sees(name):
             raise UnknownModel(name)
         entry = _entry(name, found, _base(request), since)
-        shown = model(entry) if wanted(request) else entry
+        shown = model(entry) if is_anthropic_client(request) else entry
         return json_answer({"code": 0, "message": "success", **shown})
 
     return [
         route
         for prefix in ("/v1", "/v1/openai/v1")
         for route in (
-            web.get(f"{prefix}/models", listing, asks=Asks()),
+            web.get(f"{prefix}/models", listing, asks=UserRoute()),
             # A model's name may itself hold slashes.
-            web.get(prefix + "/models/{tail:.+}", one, asks=Asks()),
+            web.get(prefix + "/models/{tail:.+}", one, asks=UserRoute()),
         )
     ]
 
 
-def shows(request: web.Request, service: Service) -> bool:
+def is_shown(request: web.Request, service: Service) -> bool:
     """Return whether the caller's key allows a model; others are not shown."""
     principal: Principal = request.get(PRINCIPAL, ANYBODY)
     return principal.sees(f"{service.project}/{service.model}")
@@ -160,7 +164,7 @@ async def _entries(
         yield [model(entry) for entry in some] if as_anthropic else some
 
 
-def _around(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) -> dict[str, Any]:
+def _list_fields(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) -> dict[str, Any]:
     """Return the fields of a list besides its models."""
     projects = {offer.service.project for offers in found.values() for offer in offers}
     around: dict[str, Any] = {
@@ -215,7 +219,7 @@ def _entry(name: str, offers: Sequence[Offer], base: str, since: int) -> dict[st
         "created": min(offer.service.created or since for offer in offers),
         "owned_by": first,
         "model": of_first.model,
-        "url": f"{base}/v1/{meant_by(of_first.type)}",
+        "url": f"{base}/v1/{main_kind(of_first.type)}",
         "type": int(of_first.type),
         "project": first,
         "projects": sorted(projects),

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Serving
-from node.faces.encoder import SpokenAnswer, WithoutDone
+from node.faces.encoder import AnswerForm, WithoutDone
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.request_ids import ID
 from node.faces.request_reader import read_body
@@ -25,7 +25,7 @@ from registry.records import PeerId
 from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
 from router.errors import BadRequest
-from router.large_bodies import aside
+from router.large_bodies import in_thread_if_large
 from router.openai import body as bodies
 from router.openai.large_json import SMALL_BYTES
 from router.openai.prefixes import MAX_BYTES, MIN_BYTES, NONE, prefixes_of
@@ -45,8 +45,8 @@ from router.peers.headers import (
     VERBATIM,
     VIA,
     WAIT,
+    extended_via,
     trace_of,
-    via_onward,
 )
 from router.requests import (
     ANYWHERE,
@@ -58,7 +58,7 @@ from router.requests import (
     Pin,
     Request,
 )
-from router.translate.verbatim import Verbatim, split
+from router.translate.verbatim import Verbatim, split_body
 
 LLAMA_STACK = "/v1/openai/v1"
 PREFIXES = ("/v1", LLAMA_STACK)
@@ -110,8 +110,8 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> LaneCall:
-    def spoken(request: Request) -> SpokenAnswer:
-        return SpokenAnswer(request, None if done or not request.stream else WithoutDone())
+    def spoken(request: Request) -> AnswerForm:
+        return AnswerForm(request, None if done or not request.stream else WithoutDone())
 
     most = context.settings.router.max_body_bytes
 
@@ -123,14 +123,14 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
         return request_of(context, http, kind, body, content_type, own_only=own_only)
 
     async def handle(http: HttpRequest) -> web.StreamResponse:
-        async def ask() -> SpokenAnswer:
+        async def ask() -> AnswerForm:
             return spoken(await read_request(context, http, kind, own_only=own_only))
 
         asker = http.headers.get(HOP, "") if own_only else ""
         return await answer(context, http, kind, ask, asker=asker)
 
     return LaneCall(
-        context=context, kind=kind, to_peer=own_only, handler=handle, read=read, spoken=spoken
+        context=context, kind=kind, to_peer=own_only, handler=handle, read=read, form_of=spoken
     )
 
 
@@ -145,12 +145,12 @@ async def read_request(
     )
     said: Verbatim | None = None
     if own_only and (header := http.headers.get(VERBATIM)):
-        body, said = await aside(body, partial(split, header, body))
+        body, said = await in_thread_if_large(body, partial(split_body, header, body))
     content_type = content_type_of(http, body)
     made = partial(
         request_of, context, http, kind, body, content_type, own_only=own_only, verbatim=said
     )
-    return made() if len(body) <= SMALL_BYTES else await aside(body, made)
+    return made() if len(body) <= SMALL_BYTES else await in_thread_if_large(body, made)
 
 
 def request_of(
@@ -165,15 +165,16 @@ def request_of(
 ) -> Request:
     """Return the request made of a body in OpenAI's form and of the headers.
 
-    `verbatim` is the same request in the caller's own protocol, where that is not OpenAI's. Raise what `bodies.read`, `words_of`
-    and `pin_of` raise.
+    `verbatim` is the same request in the caller's own protocol, where that is not OpenAI's. Raise what `bodies.read`,
+    `header_words` and `pin_of` raise.
     """
     conversation = MIN_BYTES <= len(body) <= MAX_BYTES and kind in TEXT
     few = bodies.WITH_CONVERSATION if conversation else bodies.ROUTED
     asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""), few=few)
     if asked.names:
         body = bodies.with_one_model(body, asked)
-    fields, words, principal = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)
+    fields, principal = asked.fields, http.get(PRINCIPAL, ANYBODY)
+    words = header_words(context, http)
     background = words.background
     if principal.key is not None or "service_tier" in fields:
         background = background or _is_background(principal, fields)
@@ -205,7 +206,7 @@ def request_of(
         plain=asked.plain,
         verbatim=verbatim,
         prefixes=prefixes_of(fields, len(body)) if conversation else NONE,
-        passed=passed(http, context.peer, background=True) if background else words.passed,
+        passed=passed_headers(http, context.peer, background=True) if background else words.passed,
     )
 
 
@@ -231,8 +232,8 @@ class HeaderWords:
     pin: Pin | None
 
 
-def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
-    """Return what the headers of a request say, cached for equal headers; raise `BadRequest` and what `passed` raises."""
+def header_words(context: Serving, http: HttpRequest) -> HeaderWords:
+    """Return what the headers of a request say, cached for equal headers; raise `BadRequest` and what `passed_headers` raises."""
     derived = http.head.derived if isinstance(http, LaneRequest) else {}
     if HeaderWords in derived:
         known: HeaderWords = derived[HeaderWords]
@@ -250,7 +251,7 @@ def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
         background=headers.get(PRIORITY) == BACKGROUND,
         patience=_seconds(headers.get(PATIENCE, "")) if hop else 0.0,
         continues=not hop and _continues(context, headers),
-        passed=passed(http, context.peer),
+        passed=passed_headers(http, context.peer),
         pin=_steady_pin(context, headers),
     )
     return words
@@ -333,23 +334,23 @@ def content_type_of(http: HttpRequest, body: bytes) -> str:
     return said or ("application/json" if body.lstrip()[:1] == b"{" else "")
 
 
-def passed(http: HttpRequest, own: PeerId, *, background: bool = False) -> PassedHeaders:
+def passed_headers(http: HttpRequest, own: PeerId, *, background: bool = False) -> PassedHeaders:
     """Return the headers that travel with a request to the replica: its trace, the nodes passed, priority and `accept`.
 
     Raise what `via_onward` raises.
     """
     found = trace_of(http.headers)
-    found[VIA] = via_onward(", ".join(http.headers.getall(VIA, ())), own)
+    found[VIA] = extended_via(", ".join(http.headers.getall(VIA, ())), own)
     if background:
         found[PRIORITY] = BACKGROUND
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
         found["accept"] = accept
-    return _passed(tuple(found.items()))
+    return _shared_headers(tuple(found.items()))
 
 
 @lru_cache(maxsize=PASSED)
-def _passed(headers: tuple[tuple[str, str], ...]) -> PassedHeaders:
+def _shared_headers(headers: tuple[tuple[str, str], ...]) -> PassedHeaders:
     """Return the same object for equal headers: thousands of connections keep theirs."""
     return PassedHeaders(dict(headers))
 
@@ -357,25 +358,25 @@ def _passed(headers: tuple[tuple[str, str], ...]) -> PassedHeaders:
 def pin_of(
     context: Serving, headers: Mapping[str, str], fields: Mapping[str, object] = _NO_FIELDS
 ) -> Pin:
-    """Return the project, replica or node that the caller requires, by header, else by field; raise what `pin` raises."""
+    """Return the project, replica or node that the caller requires, by header, else by field; raise what `checked_pin` raises."""
     project = headers.get(PROJECT, fields.get("project") or "")
     cid = headers.get(CID)
     node = headers.get(NODE)
     if not (project or cid is not None or node):
         return ANYWHERE
-    return pin(context, project, cid, node or "")
+    return checked_pin(context, project, cid, node or "")
 
 
-def pin(context: Serving, project: object, cid: str | None, node: str) -> Pin:
-    """Return the restriction to a project, a replica and a node; raise `WrongParameter`, or what `node_called` raises."""
+def checked_pin(context: Serving, project: object, cid: str | None, node: str) -> Pin:
+    """Return the restriction to a project, a replica and a node; raise `WrongParameter`, or what `find_node` raises."""
     if not isinstance(project, str) or not is_name(project):
         raise WrongParameter("project must be the name of a project", param="project")
     if cid is not None and not is_name(cid):
         raise WrongParameter("cid must be a printable name", param="cid")
-    return Pin(project=project, cid=cid, node=node_called(context, node) if node else None)
+    return Pin(project=project, cid=cid, node=find_node(context, node) if node else None)
 
 
-def node_called(context: Serving, text: str) -> PeerId:
+def find_node(context: Serving, text: str) -> PeerId:
     """Return the node that a caller means: by its id, known here or not, by the beginning of its id, or by its name.
 
     Raise `UnknownNode` when there is none, and `WrongParameter` when several match or `text` is neither an id nor a name.

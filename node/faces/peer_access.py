@@ -46,12 +46,12 @@ def peer_check(
         seen: _Seen | None = derived.get(_Seen)
         # Requests with the same head on a connection are from the same peer, and a peer that leaves changes the catalog.
         if seen is None or seen.version != known.catalog.total:
-            seen = derived[_Seen] = _seen(request, known)
+            seen = derived[_Seen] = _checked_peer(request, known)
         peer = seen.peer
         if not known.admits(peer):
             raise NotAllowed(f"{peer} is not admitted here")
         if grants is not None:
-            request[PRINCIPAL] = _granted(request, peer, grants, wall())
+            request[PRINCIPAL] = _principal_of_grant(request, peer, grants, wall())
 
     return check
 
@@ -64,7 +64,7 @@ class _Seen:
     version: int
 
 
-def _seen(request: HttpRequest, known: KnownPeers) -> _Seen:
+def _checked_peer(request: HttpRequest, known: KnownPeers) -> _Seen:
     """Return the asking peer; raise `NotAllowed` for one that is unknown or has left."""
     peer, catalog = asking_peer(request), known.catalog
     if peer != request.headers.get(HOP):
@@ -76,7 +76,9 @@ def _seen(request: HttpRequest, known: KnownPeers) -> _Seen:
     return _Seen(peer, catalog.total)
 
 
-def _granted(request: HttpRequest, peer: PeerId, grants: GrantLookup, now: float) -> Principal:
+def _principal_of_grant(
+    request: HttpRequest, peer: PeerId, grants: GrantLookup, now: float
+) -> Principal:
     """Return the principal for the grant that a peer presents.
 
     Raise `NotAllowed` for any fault of the grant, so that the peer asks another node.

@@ -32,7 +32,7 @@ class PumpQueue:
         self._at_once = 0
         """Streams that passed on their bytes without queueing since the queue was last served."""
 
-    def at_once(self) -> bool:
+    def may_skip(self) -> bool:
         """Return whether a stream may pass on its bytes now: the queue is empty, and fewer than `PER_TURN` have skipped it."""
         if self._waiting or self._at_once >= PER_TURN:
             return False
@@ -110,32 +110,32 @@ class Pump:
         while not self._over:
             self._stopped = asyncio.get_running_loop().create_future()
             try:
-                self._flow.listen(self._news, self._cut_through)
-                self._news()
+                self._flow.listen(self._on_news, self._cut_through)
+                self._on_news()
                 await self._stopped
             finally:
-                self._still()
+                self._stop_listening()
             if self._unsent:
                 unsent, self._unsent = self._unsent, b""
                 await self._out.send(unsent)
 
-    def _still(self) -> None:
+    def _stop_listening(self) -> None:
         """Take nothing more from the flow: backpressure, so that a slow caller slows the worker."""
         self._flow.listen(None)
         self._due = False
         self._pause()
 
-    def _news(self) -> None:
+    def _on_news(self) -> None:
         if self._due:
             return
-        if self._prompt and self._queue.at_once():
+        if self._prompt and self._queue.may_skip():
             self._pass_on()
         else:
             self._due = True
             self._pause()
-            self._queue.add(self._look)
+            self._queue.add(self._take_turn)
 
-    def _look(self) -> None:
+    def _take_turn(self) -> None:
         if self._due:
             self._due = False
             self._pass_on()

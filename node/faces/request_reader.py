@@ -21,8 +21,8 @@ from node.faces.errors import (
     WrongParameter,
 )
 from node.lane.request import HttpRequest, WholeBody
-from router.large_bodies import aside, in_thread
-from router.openai.body import object_of
+from router.large_bodies import in_thread_if_large, run_in_thread
+from router.openai.body import parse_json_object
 from router.openai.media_type import media_of
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -46,7 +46,7 @@ HELD = web.RequestKey("held", int)
 """Bytes of `ROOM` that this request holds until it is answered."""
 
 
-class Room:
+class BodyMemory:
     """Memory that the bodies of all requests to one listener share."""
 
     __slots__ = ("_most", "held")
@@ -60,7 +60,7 @@ class Room:
         return self.held + size <= self._most
 
 
-ROOM = web.AppKey("room", Room)
+ROOM = web.AppKey("room", BodyMemory)
 """The memory budget of an application for bodies."""
 
 MIN_RATE = WEB_DEFAULTS.min_body_rate
@@ -96,7 +96,7 @@ async def read_body(
     body = await read_raw(request, limit=limit, idle=idle, rate=rate)
     encoding = ", ".join(request.headers.getall("content-encoding", ()))
     if encoding:
-        body = await _unpacked(body, encoding, limit)
+        body = await _unpack(body, encoding, limit)
         if len(body) > SMALL:
             _hold(request, len(body))
     return body
@@ -120,9 +120,9 @@ async def read_raw(request: HttpRequest, *, limit: int, idle: float, rate: int =
             now = asyncio.get_running_loop().time()
             if not began:
                 began = now
-                _ask_for_it(request)
+                _send_continue(request)
             due = began + idle + taken / rate
-            piece = await _more(
+            piece = await _read_more(
                 content, within=min(idle, max(due - now, 0.0)), idle=idle, rate=rate
             )
         taken += len(piece)
@@ -135,7 +135,7 @@ async def read_raw(request: HttpRequest, *, limit: int, idle: float, rate: int =
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def _more(
+async def _read_more(
     content: StreamReader | WholeBody, *, within: float, idle: float, rate: int
 ) -> bytes:
     try:
@@ -149,7 +149,7 @@ async def _more(
         raise Unparseable("the body does not match its framing headers") from error
 
 
-def _ask_for_it(request: HttpRequest) -> None:
+def _send_continue(request: HttpRequest) -> None:
     """Send `100 Continue` to a caller that waits for it before it sends the body."""
     waits = EXPECTS in request and request.version == HttpVersion11
     if waits and request.transport is not None:
@@ -200,7 +200,7 @@ async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, 
         idle=settings.router.idle_timeout,
         rate=settings.web.min_body_rate,
     )
-    return await aside(body, partial(object_of, body))
+    return await in_thread_if_large(body, partial(parse_json_object, body))
 
 
 async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:
@@ -219,10 +219,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise Unparseable("Parsing error") from error
     if not isinstance(parsed, dict):
         raise Unparseable("Parsing error")
-    return lowered(parsed)
+    return lower_keys(parsed)
 
 
-def lowered(given: Mapping[str, Any]) -> dict[str, Any]:
+def lower_keys(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping with its keys in lower case; an exact key wins over another spelling of it."""
     inexact = {key.lower(): value for key, value in given.items()}
     return inexact | {key: value for key, value in given.items() if key in inexact}
@@ -272,7 +272,7 @@ def done(message: str = "ok", **fields: object) -> web.Response:
     return json_answer({"code": 0, "message": message, **fields})
 
 
-async def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
+async def _unpack(body: bytes, encoding: str, limit: int) -> bytes:
     match encoding.strip().lower():
         case "" | "identity":
             return body
@@ -287,11 +287,11 @@ async def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
                 f"content encoding {other[:40]!r} is not supported; use gzip"
             )
     if len(body) < _INFLATE_HERE // 16:
-        return _inflated(body, window, limit)
-    return await in_thread(partial(_inflated, body, window, limit))
+        return _inflate(body, window, limit)
+    return await run_in_thread(partial(_inflate, body, window, limit))
 
 
-def _inflated(packed: bytes, window: int, limit: int) -> bytes:
+def _inflate(packed: bytes, window: int, limit: int) -> bytes:
     """Unpack every member of `packed`; raise `BodyTooLarge` as soon as a limit is exceeded, or `Unparseable`."""
     limit = left = min(limit, max(_ALWAYS, MAX_RATIO * len(packed)))
     pieces: list[bytes] = []

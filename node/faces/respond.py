@@ -15,7 +15,7 @@ from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.auth.quotas import QuotaTicket
 from node.faces import Serving
 from node.faces.access_log import Account, OpenAccount, open_account
-from node.faces.encoder import EVENT_STREAM, Encoder, Homing, SpokenAnswer
+from node.faces.encoder import EVENT_STREAM, AnswerForm, Encoder, Homing
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.pump import Pump
 from node.faces.request_ids import ID
@@ -27,12 +27,12 @@ from node.faces.response_writer import (
 )
 from node.faces.stream_tap import StreamTap
 from node.lane.request import HttpRequest
-from registry.values import changed
+from registry.values import replace_fields
 from router import failover
 from router.answer import Answer
 from router.attempt import Attempt, Routed
 from router.errors import AnswerBroken, RouterError, WorkerFailed
-from router.failover_stream import Continued
+from router.failover_stream import ContinuedAnswer
 from router.flow import Flow
 from router.openai.usage import TEXT
 from router.peers.headers import ATTEMPTS, READY, USAGE, WAIT
@@ -46,7 +46,7 @@ MAX_WHOLE_BYTES = 64 * 1024 * 1024
 _WHOLE_BYTES = 1024 * 1024
 
 
-def plain(refused: Refusal) -> Refusal:
+def unchanged(refused: Refusal) -> Refusal:
     """Return a refusal as it is, in OpenAI's form."""
     return refused
 
@@ -55,10 +55,10 @@ async def answer(
     context: Serving,
     http: HttpRequest,
     kind: Kind,
-    ask: Callable[[], Awaitable[SpokenAnswer]],
+    ask: Callable[[], Awaitable[AnswerForm]],
     *,
     asker: str = "",
-    refuse: Callable[[Refusal], Refusal] = plain,
+    refuse: Callable[[Refusal], Refusal] = unchanged,
 ) -> web.StreamResponse:
     """Read a request with `ask`, have it answered, and pass the answer on.
 
@@ -71,14 +71,14 @@ async def answer(
             spoken = await ask()
             if context.tracer is not None:
                 traced = context.tracer.begin(spoken.request, account)
-                spoken = changed(spoken, request=traced)
+                spoken = replace_fields(spoken, request=traced)
             principal = http.get(PRINCIPAL, ANYBODY)
             account.key = principal.name
             account.ticket = admit(context, principal, spoken.request)
-            account.asks(spoken.request)
+            account.record_request(spoken.request)
             return await _pass_on(context, http, spoken, account)
         except KNOWN as error:
-            return _refused(error, account, refuse)
+            return _refusal_response(error, account, refuse)
 
 
 def admit(context: Serving, principal: Principal, request: Request) -> QuotaTicket | None:
@@ -94,10 +94,10 @@ def admit(context: Serving, principal: Principal, request: Request) -> QuotaTick
     return context.quotas.admit(principal, request)
 
 
-async def go_on(
+async def continue_call(
     context: Serving,
     http: HttpRequest,
-    spoken: SpokenAnswer,
+    spoken: AnswerForm,
     account: Account,
     first: Attempt | None,
 ) -> web.StreamResponse:
@@ -109,13 +109,13 @@ async def go_on(
         try:
             return await _pass_on(context, http, spoken, account, first)
         except KNOWN as error:
-            return _refused(error, account, plain)
+            return _refusal_response(error, account, unchanged)
 
 
 async def _pass_on(
     context: Serving,
     http: HttpRequest,
-    spoken: SpokenAnswer,
+    spoken: AnswerForm,
     account: Account,
     first: Attempt | None = None,
 ) -> web.StreamResponse:
@@ -127,14 +127,14 @@ async def _pass_on(
     audible = request.stream and not account.asker and account.kind in TEXT
     with KeepAlive(out, settings.keep_alive if audible else 0, context.timers, account.id):
         try:
-            async with put(context, request, account, first) as routed:
-                begin(context, routed, account)
+            async with ask_router(context, request, account, first) as routed:
+                record_begin(context, routed, account)
                 if request.fallbacks or request.target:
                     account.model = routed.candidate.service.model
                 headers = headers_of(context, routed, account, spoken)
-                whole = await _passed_on(context, routed, out, headers, account, spoken)
+                whole = await _pass_on_answer(context, routed, out, headers, account, spoken)
             if whole is not None:
-                return await _at_once(out, whole, headers, account)
+                return await _whole_response(out, whole, headers, account)
         except RouterError as error:
             if not out.begun:
                 raise
@@ -152,21 +152,21 @@ async def _pass_on(
     return out.response
 
 
-def begin(context: Serving, routed: Routed, account: Account) -> None:
+def record_begin(context: Serving, routed: Routed, account: Account) -> None:
     """Record that an answer begins, and which candidate gives it."""
     account.first = context.now() - account.began
     context.metrics.first_bytes[account.kind].append(account.first)
     account.routed(routed)
 
 
-def put(
+def ask_router(
     context: Serving, request: Request, account: Account, first: Attempt | None = None
 ) -> AbstractAsyncContextManager[Routed]:
     """Pass a request to the router, see `Router.answer`; entering the context waits for the first byte of the answer."""
     begun = context.router.answer(request, first)
     if not request.continues or not failover.is_wanted(request):
         return begun
-    return Continued(
+    return ContinuedAnswer(
         context.router.answer,
         request,
         begun,
@@ -175,47 +175,47 @@ def put(
     )
 
 
-async def _passed_on(
+async def _pass_on_answer(
     context: Serving,
     routed: Routed,
     out: ResponseWriter,
     headers: dict[str, str],
     account: Account,
-    spoken: SpokenAnswer,
+    spoken: AnswerForm,
 ) -> bytes | None:
     """Pass on an answer as it arrives, or return it whole where it is short, so that its worker is free before it is sent."""
     answer = routed.answer
     streamed = answer.streamed
     if answer.verbatim and not streamed and spoken.framed:
-        return await _framed(answer, out, spoken.framed)
+        return await _pass_framed(answer, out, spoken.framed)
     if spoken.homed:
-        return await _of_service(routed, out, headers, spoken.homed)
+        return await _pass_service_answer(routed, out, headers, spoken.homed)
     if spoken.encoder is not None and not answer.verbatim:
-        return await _encoded(routed, out, headers, account, spoken.encoder)
+        return await _pass_encoded(routed, out, headers, account, spoken.encoder)
     if not streamed:
         if out.begun:
             raise AnswerBroken("the worker did not stream, and its response took too long")
         whole = await read_whole(answer, _WHOLE_BYTES)
         if whole is not None:
-            account.hears_whole(whole)
+            account.record_usage_in(whole)
             return whole
     if not out.begun:
         await out.begin(answer.status, headers, length=answer.length)
     if streamed:
-        await _streamed(context, routed, out, account)
+        await _pass_stream(context, routed, out, account)
         return None
-    await _unread(answer, out)
+    await _pass_unread(answer, out)
     return None
 
 
-async def _unread(answer: Answer, out: ResponseWriter) -> None:
+async def _pass_unread(answer: Answer, out: ResponseWriter) -> None:
     await out.send(answer.first)
     async for chunk in answer.rest:
         await out.send(chunk)
     await out.end()
 
 
-async def _of_service(
+async def _pass_service_answer(
     routed: Routed, out: ResponseWriter, headers: dict[str, str], homed: Homing
 ) -> bytes | None:
     """Pass on a service's answer as it arrives, such as lines of a log; return it whole where it is JSON, or short."""
@@ -226,11 +226,11 @@ async def _of_service(
         if whole is not None:
             return homed(routed, whole) if is_json else whole
     await out.begin(answer.status, headers, length=answer.length)
-    await _unread(answer, out)
+    await _pass_unread(answer, out)
     return None
 
 
-async def _streamed(
+async def _pass_stream(
     context: Serving, routed: Routed, out: ResponseWriter, account: Account
 ) -> None:
     """Pass on a stream as it arrives, and end it as OpenAI's streams end."""
@@ -246,21 +246,21 @@ async def _streamed(
         await out.send(ready)
     rest = tap.rest()
     if not account.asker and account.kind in TEXT and not answer.verbatim:
-        rest += tap.lacking
+        rest += tap.missing_end
     await out.end(rest)
 
 
-async def _framed(
+async def _pass_framed(
     answer: Answer, out: ResponseWriter, framed: Callable[[bytes], bytes]
 ) -> bytes | None:
-    body = await whole_of(answer)
+    body = await read_all(answer)
     if not out.begun:
         return framed(body)
     await out.end(framed(body))
     return None
 
 
-async def _encoded(
+async def _pass_encoded(
     routed: Routed,
     out: ResponseWriter,
     headers: dict[str, str],
@@ -270,8 +270,8 @@ async def _encoded(
     """Encode an answer in its caller's protocol: return it where it came in one piece, else pass it on as it arrives."""
     answer = routed.answer
     if not answer.streamed:
-        body = await whole_of(answer)
-        account.hears_whole(body)
+        body = await read_all(answer)
+        account.record_usage_in(body)
         headers["content-type"], said = encoder.whole(body)
         headers |= encoder.headers
         if not out.begun:
@@ -292,7 +292,7 @@ async def _encoded(
     return None
 
 
-async def _at_once(
+async def _whole_response(
     out: ResponseWriter, whole: bytes, headers: Mapping[str, str], account: Account
 ) -> web.StreamResponse:
     if len(whole) <= AT_ONCE_BYTES:
@@ -330,7 +330,7 @@ async def read_whole(answer: Answer, at_most: int) -> bytes | None:
     return b"".join(pieces)
 
 
-async def whole_of(answer: Answer) -> bytes:
+async def read_all(answer: Answer) -> bytes:
     """Return an answer in one piece; raise `WorkerFailed` for one of more than `MAX_WHOLE_BYTES`."""
     body = await read_whole(answer, MAX_WHOLE_BYTES)
     if body is None:
@@ -338,7 +338,7 @@ async def whole_of(answer: Answer) -> bytes:
     return body
 
 
-def _refused(
+def _refusal_response(
     error: Exception, account: Account, refuse: Callable[[Refusal], Refusal]
 ) -> web.Response:
     refused = refusal(error)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from node.faces import Serving
 from node.faces.access_log import Account
-from node.faces.encoder import SpokenAnswer
+from node.faces.encoder import AnswerForm
 from node.faces.streamed_response import StreamedResponse
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
@@ -149,13 +149,13 @@ class ResponseWriter:
             return
         self._sent += len(chunk)
         self._last = chunk[-_LONGEST_END:]
-        if self._is_read(chunk):
+        if self._can_write_at_once(chunk):
             await self._response.write(chunk)
             return
         # In pieces where the transport copies unread bytes, which it does for chunks and for TLS.
-        step = len(chunk) if self._uncopied() else _PIECE_BYTES
+        step = len(chunk) if self._is_uncopied() else _PIECE_BYTES
         for start in range(0, len(chunk), step):
-            await self._taken(chunk[start : start + step])
+            await self._write_watched(chunk[start : start + step])
 
     async def end(self, last: bytes = b"") -> None:
         """Send the last bytes, and end the answer."""
@@ -167,27 +167,27 @@ class ResponseWriter:
     async def comment(self) -> None:
         """Send a comment, unless it would split an event, or the caller has not yet read everything sent so far."""
         between = not self._last or self._last.endswith(EVENT_ENDS)
-        if between and not self._ended and self._unread() == 0:
+        if between and not self._ended and self._unsent_bytes() == 0:
             await self._response.write(COMMENT)
 
     def cut(self) -> None:
         """Abort the connection, so that a partial answer does not look like a whole one."""
         cut(self._http)
 
-    def _is_read(self, chunk: bytes) -> bool:
+    def _can_write_at_once(self, chunk: bytes) -> bool:
         """Return whether `chunk` can be written without a timer: one for every token would cost more than the token."""
-        return len(chunk) <= AT_ONCE_BYTES and self._unread() == 0
+        return len(chunk) <= AT_ONCE_BYTES and self._unsent_bytes() == 0
 
-    def _uncopied(self) -> bool:
+    def _is_uncopied(self) -> bool:
         transport = self._http.transport
         plain = transport is not None and transport.get_extra_info("sslcontext") is None
         return plain and self._response.content_length is not None
 
-    def _unread(self) -> int:
+    def _unsent_bytes(self) -> int:
         transport = self._http.transport
         return transport.get_write_buffer_size() if transport is not None else -1
 
-    async def _taken(self, piece: bytes) -> None:
+    async def _write_watched(self, piece: bytes) -> None:
         """Send bytes and wait until the transport takes more; raise `ConnectionResetError` if the caller reads nothing.
 
         Reading a part of the unread bytes counts as progress.
@@ -197,7 +197,7 @@ class ResponseWriter:
         since, unread = clock(), -1
         try:
             while not (await asyncio.wait({sending}, timeout=self._patience / _LOOKS))[0]:
-                before, unread = unread, self._unread()
+                before, unread = unread, self._unsent_bytes()
                 if unread != before:
                     since = clock()
                 elif clock() - since >= self._patience:
@@ -247,10 +247,10 @@ class KeepAlive:
         """Check whether anything was sent since the last check: resetting a timer for every chunk would cost more."""
         quiet, self._seen = self._out.sent == self._seen, self._out.sent
         if quiet:
-            self._speaking = asyncio.ensure_future(self._speak())
+            self._speaking = asyncio.ensure_future(self._send_comment())
         self._slot = self._timers.start(self, self._seconds)
 
-    async def _speak(self) -> None:
+    async def _send_comment(self) -> None:
         # The server itself informs the handler of a caller that has left.
         with suppress(ConnectionError):
             if not self._out.begun:
@@ -260,7 +260,7 @@ class KeepAlive:
 
 
 def headers_of(
-    context: Serving, routed: Routed, account: Account, spoken: SpokenAnswer | None = None
+    context: Serving, routed: Routed, account: Account, spoken: AnswerForm | None = None
 ) -> dict[str, str]:
     """Return the headers of an answer: the worker's public ones, and what the router did for it.
 
@@ -278,7 +278,7 @@ def headers_of(
     if not account.asker and answer.content_type not in _DATA:
         headers |= _SANDBOX
     if answer.headers or (spoken is not None and spoken.dropped):
-        _tell_dropped(headers, answer, account, spoken)
+        _add_dropped(headers, answer, account, spoken)
     if account.asker or account.ticket is not None:
         headers |= more_headers_of(context, routed, account)
     return headers
@@ -291,10 +291,10 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
     if asker and worker:
         now, kind, tellings = account.began + account.first, account.kind, context.tellings
         if tellings.is_due(asker, worker.api, LOAD, now):
-            more[LOAD] = remote_load.written(context.loads.load_of(worker))
+            more[LOAD] = remote_load.format_load(context.loads.load_of(worker))
             learnt = context.router.service_time(worker, kind)
             if learnt and tellings.is_due(asker, worker.api, kind, now, remote_load.LEARNT_AGAIN):
-                more[SERVICE_TIME] = service_time.written(learnt)
+                more[SERVICE_TIME] = service_time.format_service_time(learnt)
     if account.ticket is not None:
         more |= account.ticket.headers()
     if asker and routed.answer.verbatim:
@@ -302,20 +302,20 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
     return more
 
 
-def _tell_dropped(
-    headers: dict[str, str], answer: Answer, account: Account, spoken: SpokenAnswer | None
+def _add_dropped(
+    headers: dict[str, str], answer: Answer, account: Account, spoken: AnswerForm | None
 ) -> None:
     heard = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
     said = spoken.dropped if spoken else ()
     dropped = [name for name in said if name not in heard.split(", ")]
     lost = [] if answer.verbatim else dropped
     # Parameters that the worker does not support come after those that the face does not.
-    lost += _named(headers.pop(DROPPED, ""), spoken.names if spoken else None)
+    lost += _caller_names(headers.pop(DROPPED, ""), spoken.names if spoken else None)
     if lost:
         headers[DROPPED] = ", ".join(lost)
 
 
-def _named(said: str, names: Mapping[str, str] | None) -> list[str]:
+def _caller_names(said: str, names: Mapping[str, str] | None) -> list[str]:
     """Return the parameters that did not reach the worker, by the caller's names for them."""
     lost = [name for name in said.split(", ") if name]
     return lost if names is None else [names[name] for name in lost if name in names]

@@ -17,9 +17,9 @@ from node.faces.request_reader import json_answer
 from registry.records import PeerId, Service
 from router.errors import BadRequest, RouterError, WorkerFailed, WorkerTimeout
 from router.requests import Kind, Pin, Request
-from router.select.nobody import away
+from router.select.nobody import absent_service_error
 from router.services.calls import OPENAI, ServiceCall
-from router.services.ids import ServiceHome, home_of, homed, is_kept_by
+from router.services.ids import ServiceHome, add_homes, home_of, is_kept_by
 
 USUAL, MOST = 20, 100
 """Entries of a page by default, and at most."""
@@ -106,7 +106,7 @@ def _place_of(homes: Collection[ServiceHome], places: Sequence[Place]) -> int:
     for number, (_, node, service) in enumerate(places):
         if all(is_kept_by(home, node, service) for home in homes):
             return number
-    raise away()
+    raise absent_service_error()
 
 
 async def _page(context: Serving, request: Request, place: Place) -> dict[str, Any]:
@@ -117,7 +117,7 @@ async def _page(context: Serving, request: Request, place: Place) -> dict[str, A
         if answer.routed.answer.status != 200:
             raise WorkerFailed(f"a service answered with status {answer.routed.answer.status}")
     try:
-        said = orjson.loads(homed(body, home_of(node, service)))
+        said = orjson.loads(add_homes(body, home_of(node, service)))
     except orjson.JSONDecodeError:
         said = None
     match said:

@@ -14,28 +14,28 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from node.faces import Serving
-from node.faces.encoder import JSON, SpokenAnswer
+from node.faces.encoder import JSON, AnswerForm
 from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
-from node.faces.model_list import shows
-from node.faces.openai import PREFIXES, background_of, caller_of, passed, pin_of, session_of
+from node.faces.model_list import is_shown
+from node.faces.openai import PREFIXES, background_of, caller_of, passed_headers, pin_of, session_of
 from node.faces.request_ids import ID
 from node.faces.request_reader import TAKEN_FOR_JSON, read_body
 from node.faces.respond import answer
 from node.faces.service_lists import Place, in_order, is_list, listed, pin_to
 from registry.catalog import names_of
-from registry.records import name_of_any
+from registry.records import service_type_name
 from router.attempt import Routed
 from router.errors import BadRequest
-from router.large_bodies import aside
+from router.large_bodies import in_thread_if_large
 from router.openai import multipart
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.openai.media_type import media_of
 from router.peers.headers import HOP, MODEL, READY, TARGET, WAIT
 from router.requests import SERVICES, Kind, Pin, Request, Target
-from router.select.nobody import away
+from router.select.nobody import absent_service_error
 from router.services import calls
 from router.services.calls import CALLS, MAX_PATH_CHARACTERS, OPENAI, ServiceCall
-from router.services.ids import FIELDS, ServiceHome, Stripper, home_of, homed, is_kept_by
+from router.services.ids import FIELDS, HomeRemover, ServiceHome, add_homes, home_of, is_kept_by
 
 _BENEATH = tuple(prefix.removesuffix("/v1") for prefix in PREFIXES)
 _LONGEST_QUERY = 100
@@ -87,13 +87,13 @@ def _asking(context: Serving, beneath: str) -> Handler:
             if len(places) > 1:
                 return await _list(context, http, asked, places)
 
-        async def ask() -> SpokenAnswer:
+        async def ask() -> AnswerForm:
             if found is None:
                 raise UnknownPath(f"no endpoint has the path {http.rel_url.raw_path[:200]!r}")
             asked = _without_homes(found, method, http.query_string, *await _body(context, http))
             kind, model, pin = _service(context, http, asked)
             request = _request(context, http, kind, asked.target, asked.body, model=model, pin=pin)
-            return SpokenAnswer(request, homed=_with_homes if asked.call.begins else _as_it_is)
+            return AnswerForm(request, homed=_with_homes if asked.call.begins else _as_it_is)
 
         return await answer(context, http, kind, ask)
 
@@ -112,7 +112,7 @@ def _places(context: Serving, http: web.Request, asked: _Asked) -> list[Place]:
             if pin.node in (None, node)
             and pin.project in ("", service.project)
             and pin.cid in (None, service.cid)
-            and shows(http, service)
+            and is_shown(http, service)
         ]
     )
 
@@ -136,12 +136,12 @@ async def _list(
 
 def _serving(context: Serving, kind: Kind) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
-        async def ask() -> SpokenAnswer:
-            target = calls.read(http.headers.get(TARGET, ""), kind)
+        async def ask() -> AnswerForm:
+            target = calls.parse_target(http.headers.get(TARGET, ""), kind)
             body, _ = await _body(context, http)
             model, pin = http.headers.get(MODEL, ""), pin_of(context, http.headers)
             request = _request(context, http, kind, target, body, model=model, pin=pin)
-            return SpokenAnswer(request, homed=_as_it_is)
+            return AnswerForm(request, homed=_as_it_is)
 
         return await answer(context, http, kind, ask, asker=http.headers.get(HOP, ""))
 
@@ -162,7 +162,7 @@ async def _body(context: Serving, http: web.Request) -> tuple[bytes, dict[str, o
         return body, dict(multipart.fields(body, multipart.parts(body, content_type)))
     if kind not in TAKEN_FOR_JSON:
         raise UnsupportedMediaType(f"send {JSON} or {multipart.CONTENT_TYPE}, not {kind[:100]!r}")
-    return body, dict(await aside(body, partial(object_of, body)))
+    return body, dict(await in_thread_if_large(body, partial(parse_json_object, body)))
 
 
 def _without_homes(
@@ -173,7 +173,7 @@ def _without_homes(
     fields: dict[str, object],
 ) -> _Asked:
     """Remove the homes from the ids in path, query and body; raise `BadRequest` or `UrlTooLong`."""
-    (call, ids), stripper = found, Stripper()
+    (call, ids), stripper = found, HomeRemover()
     path = calls.path_of(call, [stripper.id(one) for one in ids])
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_LONGEST_QUERY)
@@ -203,7 +203,7 @@ def _service(context: Serving, http: web.Request, asked: _Asked) -> tuple[Kind, 
     named = asked.fields.get(asked.call.named_by)
     if isinstance(named, str) and any(named in names_of(service) for _, _, service in offered):
         return kind, named, pin_of(context, http.headers)
-    return kind, name_of_any(SERVICES[kind]), pin_of(context, http.headers)
+    return kind, service_type_name(SERVICES[kind]), pin_of(context, http.headers)
 
 
 def _at_home(asked: _Asked, offered: list[Place]) -> tuple[Kind, str, Pin]:
@@ -214,7 +214,7 @@ def _at_home(asked: _Asked, offered: list[Place]) -> tuple[Kind, str, Pin]:
                 return kind, f"{service.project}/{service.model}", pin_to(node, service, here=here)
     if len(asked.homes) > 1:
         raise BadRequest("the request names objects of two different services")
-    raise away()
+    raise absent_service_error()
 
 
 def _request(
@@ -242,12 +242,12 @@ def _request(
         background=background,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         target=target,
-        passed=passed(http, context.peer, background=background),
+        passed=passed_headers(http, context.peer, background=background),
     )
 
 
 def _with_homes(routed: Routed, body: bytes) -> bytes:
-    return homed(body, home_of(routed.candidate.node, routed.candidate.service))
+    return add_homes(body, home_of(routed.candidate.node, routed.candidate.service))
 
 
 def _as_it_is(_: Routed, body: bytes) -> bytes:

@@ -15,7 +15,7 @@ from aiohttp import web
 from node import __version__
 from node.faces import Context, worker_view
 from node.faces.request_reader import json_answer
-from node.observe.metrics import CONTENT_TYPE, Sizes
+from node.observe.metrics import CONTENT_TYPE, GaugeValues
 from node.peers.bootstrap import contacts, shown, summary
 from registry.members.liveness import Presence
 from registry.records import Service, Standing
@@ -59,7 +59,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def _parts(context: Context) -> Mapping[str, str]:
     """Return for each part `ok`, or a sentence on what is wrong."""
-    parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded())
+    parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded_parts())
     if context.registry.own.standing is Standing.DRAINING:
         parts["http"] = (
             "draining: models of this machine take no new requests, from its own callers either"
@@ -88,7 +88,7 @@ def _status(context: Context) -> dict[str, Any]:
         "nodes_alive": sum(p is Presence.ALIVE for p in presences),
         "in_flight": context.aggregate.in_flight(),
         "processes": context.aggregate.processes,
-        "load": worker_view.of_node(context, context.peer),
+        "load": worker_view.loads_of_node(context, context.peer),
         "workers": [
             {
                 "project": worker.service.project,
@@ -108,15 +108,15 @@ def _status(context: Context) -> dict[str, Any]:
 _NOW = frozenset({"reservations", "circuits", "carried"})
 
 
-def _sizes(context: Context, told: Mapping[Service, FigureValues]) -> Sizes:
+def _sizes(context: Context, told: Mapping[Service, FigureValues]) -> GaugeValues:
     registry = context.registry
     held = registry.catalog.held
-    degraded = registry.degraded()
+    degraded = registry.degraded_parts()
     seen = Counter(map(registry.presence, held))
     relay = registry.mesh.relaying()
     connections = registry.mesh.connections()
     now = time.monotonic()
-    return Sizes(
+    return GaugeValues(
         nodes={presence.value: seen[presence] for presence in Presence},
         services=sum(len(signed.record.services) for signed in held.values()),
         workers=len(context.agent.workers),

@@ -8,7 +8,7 @@ from router.http.cut_through import CutThrough
 from router.openai.event_texts import contains
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
-from router.openai.usage import TEXT, Tokens
+from router.openai.usage import TEXT, StreamUsage
 
 LAST_PIECES = 4
 _LAST_BYTES = 16 * 1024
@@ -34,7 +34,7 @@ class StreamEnd:
         self._last = pieces if len(pieces) == LAST_PIECES else [*self._last, *pieces][-LAST_PIECES:]
 
     @property
-    def lacking(self) -> bytes:
+    def missing_end(self) -> bytes:
         """What a well-ended stream lacks: nothing where it sent `[DONE]` or an error, or never gave a finish reason."""
         last = b"".join(self._last)
         over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
@@ -58,7 +58,7 @@ class StreamTap:
         hides = routed.answer.hides_usage and not account.keeps_usage
         # Usage that another node reports goes into a receipt.
         self._looks = bool(routed.tally) or hides or not account.served
-        self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
+        self._tokens = StreamUsage(hidden=hides, tells=routed.answer.tells)
         account.streams_text = account.kind in TEXT
         if routed.tally and account.streams_text:
             account.tokens = self._tokens
@@ -71,7 +71,7 @@ class StreamTap:
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return those that are ready to be passed on, possibly none."""
-        self._counted([chunk])
+        self._count_events([chunk])
         whole = not self._events.held and chunk.endswith(EVENT_ENDS)
         ready = chunk if whole else self._events.take(chunk)
         if self._looks and contains(ready, self._tokens.sign):
@@ -83,7 +83,7 @@ class StreamTap:
         if self._looks:
             cut_through.look_for(self._tokens.sign)
         if self._tally is not None:
-            cut_through.seen.append(self._counted)
+            cut_through.seen.append(self._count_events)
         cut_through.seen.append(self._end.keep)
         cut_through.held.append(self._events)
 
@@ -96,11 +96,11 @@ class StreamTap:
                 self._account.hears(usage)
         return self._end.seen(left) if left else b""
 
-    def _counted(self, chunks: list[bytes]) -> None:
+    def _count_events(self, chunks: list[bytes]) -> None:
         if self._tally is not None:
             self._tokens.events += self._tally.streamed(chunks)
 
     @property
-    def lacking(self) -> bytes:
+    def missing_end(self) -> bytes:
         """What a well-ended text stream lacks: `[DONE]` at most."""
-        return self._end.lacking
+        return self._end.missing_end

@@ -10,13 +10,13 @@ from typing import Any
 from node.agent import Told
 from node.faces import Context
 from registry.members.load import REPEAT
-from registry.records import Ability, Load, PeerId, Service, given, taken
+from registry.records import Ability, Load, PeerId, Service, input_names, output_names
 from router.select.candidates import Candidate
 from router.worker_description import OfferedModel, WorkerDescription
 from router.workers import Worker
 
 
-def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
+def loads_of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
     """Return the known load of a node's replicas: current for our own node, by the last reports for another.
 
     Reports of replicas that its record no longer has are left out.
@@ -36,7 +36,7 @@ def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
     ]
 
 
-def of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] | None:
+def load_of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] | None:
     """Return the load of one candidate, `None` where it is unknown."""
     if candidate.worker is not None:
         load = context.loads.load_of(candidate.worker)
@@ -52,7 +52,7 @@ def _load_row(service: Service, load: Load, age: float) -> dict[str, Any]:
 
 def _learned(context: Context, service: Service) -> dict[str, Any]:
     """Return whether the slots of a worker of this node were learnt, none having been registered."""
-    return {"learned": context.router.bounded(service)}
+    return {"learned": context.router.has_learnt_limit(service)}
 
 
 def _shown(load: Load, age: float) -> dict[str, Any]:
@@ -71,13 +71,13 @@ MAX_NAMES = 100
 """The most model names that are shown of one worker, and the most warnings in one answer."""
 
 
-def rows_of(workers: Iterable[Worker], told: Told) -> dict[str, Any]:
+def learned_rows(workers: Iterable[Worker], told: Told) -> dict[str, Any]:
     """Return a field `learned` with a row for each worker that reported something; no field where none did."""
     rows = [row for worker in workers if (row := _row(worker, told.get(worker)))]
     return {"learned": rows} if rows else {}
 
 
-def warned(silent: Mapping[Worker, str]) -> dict[str, Any]:
+def warnings_of(silent: Mapping[Worker, str]) -> dict[str, Any]:
     """Return a field `warnings` with a sentence for each worker that does not answer, and why; no field where all do."""
     said = "it is registered anyway, and callers get 503 until it answers"
     found = [
@@ -91,7 +91,7 @@ def warned(silent: Mapping[Worker, str]) -> dict[str, Any]:
 def _row(worker: Worker, said: WorkerDescription | None) -> dict[str, Any]:
     if said is None:
         return {}
-    found = {**of_worker(said), **of_model(said.of(worker))}
+    found = {**worker_fields(said), **model_fields(said.of(worker))}
     found.pop("name", None)
     if names := [*dict.fromkeys(model.name for model in said.models)][:MAX_NAMES]:
         found["models"] = names
@@ -100,7 +100,7 @@ def _row(worker: Worker, said: WorkerDescription | None) -> dict[str, Any]:
     return {**name, **found} if found else {}
 
 
-def of_worker(said: WorkerDescription) -> dict[str, Any]:
+def worker_fields(said: WorkerDescription) -> dict[str, Any]:
     """Return the fields that hold for all models of a worker."""
     found = {
         "software": said.software,
@@ -111,7 +111,7 @@ def of_worker(said: WorkerDescription) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def of_model(said: OfferedModel) -> dict[str, Any]:
+def model_fields(said: OfferedModel) -> dict[str, Any]:
     """Return the fields that a worker reports of one model."""
     context = {"context": said.context} if said.context else {}
     kind = {} if said.type is None else {"type": int(said.type)}
@@ -120,6 +120,9 @@ def of_model(said: OfferedModel) -> dict[str, Any]:
 
 def abilities(known: int) -> dict[str, Any]:
     """Return the inputs and outputs of a model, in the terms that clients of `/v1/models` know."""
-    found: dict[str, Any] = {"input_modalities": taken(known), "output_modalities": given(known)}
+    found: dict[str, Any] = {
+        "input_modalities": input_names(known),
+        "output_modalities": output_names(known),
+    }
     found = {name: words for name, words in found.items() if words}
     return {**found, **({"tools": True} if known & Ability.TOOLS else {})}

@@ -4,20 +4,20 @@ MAX_FAULTS = 16
 """The most faults of one refusal that are shown, and the most steps in the path of each."""
 
 
-def words_of(said: object, depth: int = 4) -> str:
+def message_in(said: object, depth: int = 4) -> str:
     """Return the human-readable message of a worker's refusal in any of the usual shapes; `""` for any other shape."""
     match said:
         case str(text):
             return text.strip()
         case list(several) if depth:
-            found = (words_of(one, depth - 1) for one in several[:MAX_FAULTS])
+            found = (message_in(one, depth - 1) for one in several[:MAX_FAULTS])
             return "; ".join(text for text in found if text)
         # FastAPI's shape: each fault names its place in the request.
         case {"msg": str(text), "loc": place}:
             return ": ".join(filter(None, (place_of(place), text)))
         case dict(fields) if depth:
             named = (fields.get(name) for name in ("error", "message", "detail", "errors", "msg"))
-            return next(filter(None, (words_of(one, depth - 1) for one in named)), "")
+            return next(filter(None, (message_in(one, depth - 1) for one in named)), "")
     return ""
 
 

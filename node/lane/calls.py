@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from node.faces import Serving
-from node.faces.encoder import SpokenAnswer
+from node.faces.encoder import AnswerForm
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import EndOfHead
 from router.http.write_batch import WriteBatch
@@ -21,7 +21,7 @@ class LaneCall:
     """A model call that the lane may take.
 
     `read` reads it without waiting, returns `None` if only `handler` can, and raises what `handler` answers with an error.
-    `spoken` says how the answer is written where a handler continues the call; a worker's answer in one piece does not need it.
+    `form_of` says how the answer is written where a handler continues the call; a worker's answer in one piece does not need it.
     """
 
     context: Serving
@@ -29,7 +29,7 @@ class LaneCall:
     to_peer: bool
     handler: CallHandler
     read: Callable[[LaneRequest], Request | None]
-    spoken: Callable[[Request], SpokenAnswer] = SpokenAnswer
+    form_of: Callable[[Request], AnswerForm] = AnswerForm
 
     def at(self, path: str) -> web.RouteDef:
         """Return the route of the call."""

@@ -19,7 +19,7 @@ from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import COPIED_BYTES, LaneResponse, head_of
 from router.http.heads import header_lines
-from router.http.repeated_head import TRIES, RepeatedHead, remembered
+from router.http.repeated_head import TRIES, RepeatedHead, repeated_head_of
 from router.peers.muxed_stream import MuxedStream
 
 PIECES = 32
@@ -76,13 +76,13 @@ class LaneConnection(CallerConnection):
         if self._direct is not None and now - self._since >= direct.PATIENCE_SECONDS:
             self._direct.hand_over()
         elif self._awaited is not None and now - self._since >= WAIT_SECONDS:
-            self._step_aside()
+            self._leave_to_aiohttp()
         super().look(now)
 
     def leave(self) -> None:
         """End the connection, after the answer to a request in flight."""
-        if isinstance(self._under_way, LaneRequest):
-            self._last = True
+        if isinstance(self._request, LaneRequest):
+            self._is_last_answer = True
             if self._direct is not None:
                 self._direct.hand_over()
         else:
@@ -93,9 +93,9 @@ class LaneConnection(CallerConnection):
     def data_received(self, data: bytes) -> None:
         """Take in received bytes."""
         expected, self._expected = self._expected, None
-        if expected is not None and not self._deaf:
+        if expected is not None and not self._is_discarding:
             pattern, head, call = expected
-            found = pattern.found_in(data)
+            found = pattern.match(data)
             if found is not None:
                 at, length, id_ = found
                 if at + length == len(data) and length <= SMALL:
@@ -104,16 +104,16 @@ class LaneConnection(CallerConnection):
                     request[ID] = id_.decode() if id_ else head.id or new_id()
                     self._begin(request, call)
                     return
-        if self._awaited is None or self._deaf:
+        if self._awaited is None or self._is_discarding:
             super().data_received(data)
             return
         self._pieces.append(data)
         self._missing -= len(data)
         if self._missing <= 0:
-            self._join()
-            self._read()
+            self._join_body()
+            self._parse_next()
         elif len(self._pieces) >= PIECES:
-            self._step_aside()
+            self._leave_to_aiohttp()
 
     def eof_received(self) -> bool | None:
         """Handle a half-close: continue with earlier requests, but end the connection if a body is incomplete."""
@@ -122,7 +122,7 @@ class LaneConnection(CallerConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request in flight: its caller is gone."""
-        asked = self._under_way
+        asked = self._request
         task = self.task if isinstance(asked, LaneRequest) else None
         call, self._direct = self._direct, None
         self._pieces.clear()
@@ -142,15 +142,17 @@ class LaneConnection(CallerConnection):
         if length is None:
             # Otherwise nginx would buffer the answer until it has some pages of it.
             lines += "x-accel-buffering: no\r\n"
-        self._last = self._last or self._place.closing or self._calls.leaving()
-        if self._last:
+        self._is_last_answer = (
+            self._is_last_answer or self._listener.closing or self._calls.leaving()
+        )
+        if self._is_last_answer:
             lines += "Connection: close\r\n"
-        end = self._calls.end_of_head.at(int(time.time()), self._place.fixed.lines)
+        end = self._calls.end_of_head.at(int(time.time()), self._listener.fixed.lines)
         return head_of(status, lines, length, end)
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` if the caller is gone."""
-        wire, asked = self.transport, self._under_way
+        wire, asked = self.transport, self._request
         if wire is None or asked is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
         size = sum(map(len, parts))
@@ -163,7 +165,7 @@ class LaneConnection(CallerConnection):
     def send_on(self, piece: bytes) -> None:
         """Send more of an answer that has begun; raise as `send_now` does."""
         wire = self.transport
-        if wire is None or self._under_way is None or wire.is_closing():
+        if wire is None or self._request is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
         wire.write(piece)
 
@@ -174,7 +176,7 @@ class LaneConnection(CallerConnection):
         if wire is None or wire.is_closing():
             return
         self._unsent = self.head(status, lines, len(body)) + body
-        large = HELD in cast("LaneRequest", self._under_way)
+        large = HELD in cast("LaneRequest", self._request)
         # A shared connection batches each turn's writes anyway. A large request is not kept in memory any longer.
         if large or isinstance(wire, MuxedStream):
             self.flush()
@@ -188,32 +190,32 @@ class LaneConnection(CallerConnection):
             return
         wire.write(unsent)
         if self.full:
-            self._due = self._place.now + STALL_SECONDS
-            self.task = self._loop.create_task(self._drained())
+            self._deadline = self._listener.now + STALL_SECONDS
+            self.task = self._loop.create_task(self._finish_when_drained())
         else:
-            self._done()
+            self._finish_request()
 
     def hand_over(self, handler: CallHandler) -> None:
         """Have a handler answer the request in flight."""
         self._direct = None
-        request = cast("LaneRequest", self._under_way)
+        request = cast("LaneRequest", self._request)
         self.task = self._loop.create_task(self._respond(request, handler))
 
     # Internals.
 
-    def _read(self) -> None:
+    def _parse_next(self) -> None:
         """Take a request if it is plain and complete; have aiohttp parse a piece of anything else."""
-        self._turn = None
-        if self._ahead and self._under_way is None and not (self._head_bytes or self._has_queue()):
-            self._take()
-            if not (self._ahead or self._waits):
+        self._parse_handle = None
+        if self._unparsed and self._request is None and not (self._head_bytes or self._has_queue()):
+            self._take_request()
+            if not (self._unparsed or self._is_read_paused):
                 return
         if self._awaited is None:
-            super()._read()
+            super()._parse_next()
 
-    def _take(self) -> None:
-        ahead = self._ahead
-        if self._deaf or self._last or self.transport is None:
+    def _take_request(self) -> None:
+        ahead = self._unparsed
+        if self._is_discarding or self._is_last_answer or self.transport is None:
             return
         begins = ahead if isinstance(ahead, bytes) else bytes(ahead[:MAX_HEAD_BYTES])
         head = self._awaited or self._head_of(begins)
@@ -230,14 +232,14 @@ class LaneConnection(CallerConnection):
         if len(body) > SMALL and not hold(request, len(body)):
             # There is no room for the body: aiohttp reads the request, and answers with the error.
             return
-        self._ahead = memoryview(ahead)[head.end :] if missing else b""
+        self._unparsed = memoryview(ahead)[head.end :] if missing else b""
         request[ID] = head.id or new_id()
         self._begin(request, call)
 
     def _head_of(self, data: bytes) -> LaneHead | None:
         if self._seen is not None:
             pattern, seen = self._seen
-            found = pattern.found_in(data)
+            found = pattern.match(data)
             if found is not None:
                 self._tries = TRIES
                 return seen.again(*found)
@@ -246,16 +248,16 @@ class LaneConnection(CallerConnection):
             head.id = ""
         if head is not None and self._tries:
             self._tries -= 1
-            anew = remembered(data[: head.body_at])
+            anew = repeated_head_of(data[: head.body_at])
             call = self._calls.calls.get(head.path)
             self._seen = None if anew is None else (anew, head)
             self._known = None if anew is None or call is None else (anew, head, call)
         return head
 
     def _begin(self, request: LaneRequest, call: LaneCall) -> None:
-        self._under_way = request
-        self._head_due = self._due = inf
-        self._since = self._place.now
+        self._request = request
+        self._head_deadline = self._deadline = inf
+        self._since = self._listener.now
         if not request.head.admitted:
             try:
                 self._calls.admit(request)
@@ -263,27 +265,27 @@ class LaneConnection(CallerConnection):
                 self.hand_over(call.handler)
                 return
         try:
-            self._direct = direct.begin(call, request, self)
+            self._direct = direct.begin_call(call, request, self)
         except Exception as error:  # noqa: BLE001 (the outermost middleware logs and answers it)
-            self.hand_over(direct.failing(error))
+            self.hand_over(direct.raising_handler(error))
 
     def _await_body(self, head: LaneHead) -> None:
         self._awaited, self._since = head, self._loop.time()
-        self._missing = head.end - len(self._ahead)
-        self._head_due = self._due = inf
-        if self._waits and self.transport is not None:
-            self._waits = False
+        self._missing = head.end - len(self._unparsed)
+        self._head_deadline = self._deadline = inf
+        if self._is_read_paused and self.transport is not None:
+            self._is_read_paused = False
             self.transport.resume_reading()
 
-    def _join(self) -> None:
-        self._ahead = b"".join((self._ahead, *self._pieces))
+    def _join_body(self) -> None:
+        self._unparsed = b"".join((self._unparsed, *self._pieces))
         self._pieces.clear()
 
-    def _step_aside(self) -> None:
+    def _leave_to_aiohttp(self) -> None:
         """Leave a request to aiohttp, with what was received of it."""
         self._awaited = None
-        self._join()
-        super()._read()
+        self._join_body()
+        super()._parse_next()
 
     async def _respond(self, request: LaneRequest, handler: CallHandler) -> None:
         try:
@@ -297,15 +299,15 @@ class LaneConnection(CallerConnection):
             self.end()
             raise
         finally:
-            self._done()
+            self._finish_request()
 
-    async def _drained(self) -> None:
+    async def _finish_when_drained(self) -> None:
         try:
             await self.drain()
         except ConnectionError:
             self.abort()
         finally:
-            self._done()
+            self._finish_request()
 
     async def _send_whole(self, request: LaneRequest, response: web.StreamResponse) -> None:
         answer = cast("web.Response", response)
@@ -315,21 +317,21 @@ class LaneConnection(CallerConnection):
         self.send_now(self.head(answer.status, header_lines({**answer.headers}), len(body)), body)
         await self.drain()
 
-    def _done(self) -> None:
+    def _finish_request(self) -> None:
         """Finish a request whose answer was sent as far as the caller reads it, and go on to the next one."""
-        asked, place = self._under_way, self._place
+        asked, place = self._request, self._listener
         if isinstance(asked, LaneRequest) and HELD in asked:
             release(asked)
-        self._under_way = self.task = None
-        if self.transport is None or self._deaf:
+        self._request = self.task = None
+        if self.transport is None or self._is_discarding:
             return
-        if self._last or place.closing:
+        if self._is_last_answer or place.closing:
             self.end()
             return
-        self._due = place.now + place.idle_timeout
-        if self._left:
-            self._look_again()
-        elif self._ahead:
-            self._go_on()
+        self._deadline = place.now + place.idle_timeout
+        if self._is_half_closed:
+            self._check_half_closed()
+        elif self._unparsed:
+            self._schedule_parse()
         else:
             self._expected = self._known

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import respond
-from node.faces.access_log import CALLER_LEFT, Account, conclude, opened
+from node.faces.access_log import CALLER_LEFT, Account, conclude, start_account
 from node.faces.errors import KNOWN
 from node.faces.response_writer import AT_ONCE_BYTES, headers_of, more_headers_of
 from node.lane.calls import CallHandler, LaneCall
@@ -40,7 +40,7 @@ class DirectCaller(Protocol):
         """Have a handler answer the call."""
 
 
-def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCall | None":
+def begin_call(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCall | None":
     """Read a call, and send it to a worker if that is possible at once; otherwise hand it over and return `None`."""
     context = call.context
     principal: Principal = http.get(PRINCIPAL, ANYBODY)
@@ -55,13 +55,13 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
         caller.hand_over(call.handler)
         return None
     asker = http.headers.get(HOP, "") if call.to_peer else ""
-    account = opened(context, request.id, call.kind, asker)
+    account = start_account(context, request.id, call.kind, asker)
     account.http, http.begun = http, True
     if principal.key is not None:
         account.key = principal.key.name
     if ticket is not None:
         account.ticket = ticket
-    account.asks(request)
+    account.record_request(request)
     try:
         if context.tracer is not None:
             request = context.tracer.begin(request, account)
@@ -78,7 +78,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
     return DirectCall(call, account, attempt, attempt.reply, caller)
 
 
-def failing(error: Exception) -> CallHandler:
+def raising_handler(error: Exception) -> CallHandler:
     """Return a handler that raises an error which nothing foresaw."""
 
     async def fail(_: HttpRequest) -> web.StreamResponse:
@@ -106,28 +106,28 @@ class DirectCall:
         self._reply = reply
         self._caller = caller
         self._turn: asyncio.Handle | None = None
-        reply.listener = self._look if reply.prompt else self._news
+        reply.listener = self._check_reply if reply.prompt else self._on_news
 
     def hand_over(self) -> None:
         """Have a task continue the call."""
-        self._forget()
+        self._stop_listening()
         attempt = self._attempt
         self._caller.hand_over(Handler(self._call, attempt.request, self._account, attempt))
 
     def cancel(self) -> None:
         """Cancel the call: its caller has left."""
-        self._forget()
+        self._stop_listening()
         self._reply.close()
         self._attempt.end()
         self._account.status = CALLER_LEFT
         conclude(self._call.context, self._account)
 
-    def _news(self) -> None:
+    def _on_news(self) -> None:
         if self._turn is None:
             # In a later turn, so that an error raised here is not raised in the link that calls this.
-            self._turn = asyncio.get_running_loop().call_soon(self._look)
+            self._turn = asyncio.get_running_loop().call_soon(self._check_reply)
 
-    def _look(self) -> None:
+    def _check_reply(self) -> None:
         self._turn = None
         reply = self._reply
         if reply.complete:
@@ -144,7 +144,7 @@ class DirectCall:
         # Break the reference cycle, or the request would wait for the garbage collector.
         self._reply.listener = None
         routed = attempt.answered(answer)
-        respond.begin(context, routed, account)
+        respond.record_begin(context, routed, account)
         if answer.headers:
             lines = header_lines(headers_of(context, routed, account))
         else:
@@ -154,12 +154,12 @@ class DirectCall:
             if account.asker or account.ticket is not None:
                 lines += header_lines(more_headers_of(context, routed, account))
         account.sent = size
-        account.hears_whole(answer.first)
+        account.record_usage_in(answer.first)
         attempt.end()
         conclude(context, account)
         self._caller.answer(account.status, lines, answer.first)
 
-    def _forget(self) -> None:
+    def _stop_listening(self) -> None:
         self._reply.listener = None
         if self._turn is not None:
             self._turn.cancel()
@@ -179,7 +179,7 @@ class Handler:
         self._first = first
 
     def __call__(self, http: HttpRequest) -> Awaitable[web.StreamResponse]:
-        """Answer the request; see `respond.go_on`."""
+        """Answer the request; see `respond.continue_call`."""
         call = self._call
-        spoken = call.spoken(self._request)
-        return respond.go_on(call.context, http, spoken, self._account, self._first)
+        spoken = call.form_of(self._request)
+        return respond.continue_call(call.context, http, spoken, self._account, self._first)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from node.connection_limits import ConnectionCounts
-from node.observe.counters import Counts, summed
+from node.observe.counters import Counts, sum_of
 from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
 from node.observe.recent_lines import LogLine, RecentLines
@@ -40,7 +40,7 @@ class HelperState(Protocol):
         """CPU time of its event loop between two samples, in seconds."""
 
 
-class Sibling(Protocol):
+class OtherProcess(Protocol):
     """Another process of this node."""
 
     @property
@@ -64,17 +64,17 @@ class Aggregate:
         self._metrics = metrics
         self._loop_lag = loop_lag
         self._lines = lines
-        self._siblings: dict[Sibling, None] = {}
+        self._siblings: dict[OtherProcess, None] = {}
         self._past = Counts()
 
-    def join(self, sibling: Sibling) -> None:
+    def join(self, sibling: OtherProcess) -> None:
         """Add another process."""
         self._siblings[sibling] = None
 
-    def part(self, sibling: Sibling) -> None:
+    def part(self, sibling: OtherProcess) -> None:
         """Remove a process that has ended, and keep its counters."""
         del self._siblings[sibling]
-        self._past = replace(summed((self._past, sibling.state.counts)), in_flight=0, connections=0)
+        self._past = replace(sum_of((self._past, sibling.state.counts)), in_flight=0, connections=0)
 
     @property
     def processes(self) -> int:
@@ -125,11 +125,11 @@ class Aggregate:
     def routed(self) -> Mapping[str, int]:
         """Return the sums of the routers' events."""
         own = Counts(routed=tuple(self._router.events.items()))
-        return dict(summed((own, *self.others())).routed)
+        return dict(sum_of((own, *self.others())).routed)
 
     def connections(self) -> ConnectionCounts:
         """Return the number of open connections, and the events of all connections."""
-        both = summed((self._metrics.counts(), *self.others()))
+        both = sum_of((self._metrics.counts(), *self.others()))
         return ConnectionCounts(both.connections, Counter(dict(both.connection_events)))
 
     def loop_lag(self, now: float) -> float:

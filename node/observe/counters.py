@@ -9,7 +9,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 """Bucket bounds of times: from a cache hit on this machine to a long answer of a large model."""
 
 
-class Times(NamedTuple):
+class LabelledCount(NamedTuple):
     """Number of requests of one kind with one status, or of attempts in one dialect with one outcome."""
 
     what: str
@@ -26,7 +26,7 @@ class Spent(NamedTuple):
     tokens: int
 
 
-class Spread(NamedTuple):
+class HistogramCounts(NamedTuple):
     """Histogram of a time of one kind of request: the count in each bucket, and the sum of all times."""
 
     kind: str
@@ -38,11 +38,11 @@ class Spread(NamedTuple):
 class Counts:
     """The counters of one process, or of several together."""
 
-    requests: tuple[Times, ...] = ()
-    attempts: tuple[Times, ...] = ()
-    seconds: tuple[Spread, ...] = ()
-    first_byte: tuple[Spread, ...] = ()
-    token_time: tuple[Spread, ...] = ()
+    requests: tuple[LabelledCount, ...] = ()
+    attempts: tuple[LabelledCount, ...] = ()
+    seconds: tuple[HistogramCounts, ...] = ()
+    first_byte: tuple[HistogramCounts, ...] = ()
+    token_time: tuple[HistogramCounts, ...] = ()
     """Seconds of each token after the first."""
     tokens: tuple[Spent, ...] = ()
     routed: tuple[tuple[str, int], ...] = ()
@@ -58,12 +58,12 @@ class Counts:
     sent: int = 0
 
 
-def summed(all_counts: Iterable[Counts]) -> Counts:
+def sum_of(all_counts: Iterable[Counts]) -> Counts:
     """Add counters up."""
     each = tuple(all_counts)
     return Counts(
-        requests=_times(row for counts in each for row in counts.requests),
-        attempts=_times(row for counts in each for row in counts.attempts),
+        requests=_sum_counts(row for counts in each for row in counts.requests),
+        attempts=_sum_counts(row for counts in each for row in counts.attempts),
         seconds=_spreads(row for counts in each for row in counts.seconds),
         first_byte=_spreads(row for counts in each for row in counts.first_byte),
         token_time=_spreads(row for counts in each for row in counts.token_time),
@@ -78,11 +78,11 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
     )
 
 
-def _times(rows: Iterable[Times]) -> tuple[Times, ...]:
+def _sum_counts(rows: Iterable[LabelledCount]) -> tuple[LabelledCount, ...]:
     found: Counter[tuple[str, str]] = Counter()
     for what, ended, times in rows:
         found[what, ended] += times
-    return tuple(Times(*key, times) for key, times in found.items())
+    return tuple(LabelledCount(*key, times) for key, times in found.items())
 
 
 def _spent(rows: Iterable[Spent]) -> tuple[Spent, ...]:
@@ -99,14 +99,14 @@ def _events(rows: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     return tuple(found.items())
 
 
-def _spreads(rows: Iterable[Spread]) -> tuple[Spread, ...]:
-    found: dict[str, Spread] = {}
+def _spreads(rows: Iterable[HistogramCounts]) -> tuple[HistogramCounts, ...]:
+    found: dict[str, HistogramCounts] = {}
     for row in rows:
         before = found.get(row.kind)
         found[row.kind] = row if before is None else _both(before, row)
     return tuple(found.values())
 
 
-def _both(one: Spread, two: Spread) -> Spread:
+def _both(one: HistogramCounts, two: HistogramCounts) -> HistogramCounts:
     counts = (a + b for a, b in zip(one.counts, two.counts, strict=True))
-    return Spread(one.kind, tuple(counts), one.total + two.total)
+    return HistogramCounts(one.kind, tuple(counts), one.total + two.total)

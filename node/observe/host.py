@@ -49,11 +49,11 @@ class Host:
         """Return the facts, disks with their serial numbers; those are for callers on this machine alone."""
         async with self._looking:
             if self._seen is None or self._now() - self._seen[0] > _FRESH_SECONDS:
-                self._seen = self._now(), await asyncio.to_thread(look, self._root)
+                self._seen = self._now(), await asyncio.to_thread(read_facts, self._root)
             return self._seen[1]
 
 
-def look(root: Path) -> dict[str, Any]:
+def read_facts(root: Path) -> dict[str, Any]:
     """Read the facts once, in the calling thread."""
     return {
         "os": _system(root / "etc/os-release"),

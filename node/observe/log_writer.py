@@ -43,10 +43,10 @@ class LogWriter:
     def __init__(self, write: Callable[[str], object], source: LineSource) -> None:
         self._write = write
         self._source = source
-        self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Set or reset the state: in a forked process the lines belong to its parent, and the thread does not exist."""
         self._lock = threading.Lock()
         self._waiting: deque[str] = deque()
@@ -108,17 +108,17 @@ class LogWriter:
             self._hurried = False
             for line in self._source.due():
                 self.add(line)
-            self._empty()
+            self._write_all()
 
-    def _empty(self) -> None:
+    def _write_all(self) -> None:
         waiting, lines = self._waiting, []
         while waiting:
             lines.append(waiting.popleft())
         with self._lock:
             left_out, self._left_out = self._left_out, 0
-        if left_out and self._put([self._source.lost(left_out)]):
+        if left_out and self._write_batch([self._source.lost(left_out)]):
             left_out = 0
-        left_out += sum(len(batch) for batch in batches(lines) if not self._put(batch))
+        left_out += sum(len(batch) for batch in batches(lines) if not self._write_batch(batch))
         if left_out:
             with self._lock:
                 self._left_out += left_out
@@ -127,7 +127,7 @@ class LogWriter:
         if not waiting and not self._idle.is_set():
             self._idle.set()
 
-    def _put(self, batch: list[str]) -> bool:
+    def _write_batch(self, batch: list[str]) -> bool:
         while True:
             try:
                 self._write("\n".join([*batch, ""]))

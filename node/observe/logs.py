@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
-from node.config.sources import redraws
+from node.config.sources import can_redraw
 from node.errors import NodeError
 from node.observe.log_writer import LogWriter, writing_to
 from node.observe.recent_lines import RecentLines
@@ -94,7 +94,7 @@ def configure_as(settings: "NodeSettings") -> None:
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to colour output to `stream`: it is a terminal with colours, and NO_COLOR is unset (no-color.org)."""
-    return redraws(stream, environment) and not environment.get("NO_COLOR")
+    return can_redraw(stream, environment) and not environment.get("NO_COLOR")
 
 
 def recent() -> RecentLines:
@@ -126,7 +126,7 @@ class RequestLog:
         """Write a line of printable text, `MAX_LINE` characters at most, unless the logger's level is above INFO."""
         now = self._clock()
         if not 0.0 <= now - self._looked < 1.0:
-            self._look(now)
+            self._check_setup(now)
         only, above = self._only, self._above
         if only is None or self._own or self._filters or len(above) != 1 or above[0] is not only:
             self._looked = -math.inf
@@ -134,7 +134,7 @@ class RequestLog:
         else:
             only.add(now, self._name, message)
 
-    def _look(self, now: float) -> None:
+    def _check_setup(self, now: float) -> None:
         """Check whether the handler of `configure` alone receives the logger's records, and no filter changes them."""
         logger, root = self._logger, logging.root
         self._looked = now
@@ -177,7 +177,7 @@ class ConsoleLine(logging.Formatter):
         """Return the line of one record."""
         said = escaped(record.getMessage())
         line = self.line(record.created, record.levelname, record.name, said)
-        return f"{line}{_beside(record)}"
+        return f"{line}{_rest_of_line(record)}"
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
         """Return the line of a printable message without extra fields or an exception."""
@@ -235,7 +235,7 @@ class Log(logging.Handler):
         except (TypeError, ValueError):  # arguments that do not fit the template
             self.handleError(record)
             return
-        said = f"{record.getMessage()}{_beside(record)}"
+        said = f"{record.getMessage()}{_rest_of_line(record)}"
         self.recent.add(record.created, record.levelname, record.name, said)
         self._lines.add(line, hurry=record.levelno >= logging.WARNING)
 
@@ -359,7 +359,7 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
-def _beside(record: logging.LogRecord) -> str:
+def _rest_of_line(record: logging.LogRecord) -> str:
     """Return the part of a line that follows the message: the record's fields and its exception."""
     extra = "".join(
         [f"  {key}={escaped(quoted(str(value)))}" for key, value in _extra(record).items()]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from node.config.settings import NodeSettings
 from node.observe import genai
 from node.observe.request_sums import Histogram
-from node.observe.tracing import library, resource_of, shown
+from node.observe.tracing import library, resource_of, shown_model
 from registry.clock import Clock
 from registry.records import PeerId
 
@@ -27,7 +27,7 @@ _REFUSED = 400
 _ALWAYS = frozenset({genai.OPERATION, genai.PROVIDER, genai.SORT_OF_TOKENS})
 
 
-class Measured(NamedTuple):
+class HistogramValue(NamedTuple):
     """One histogram: the count in each bucket of its instrument, and the sum of all values."""
 
     instrument: str
@@ -68,16 +68,18 @@ class Measurements:
                 self._tokens(used, genai.INPUT, usage.prompt)
                 self._tokens(used, genai.OUTPUT, usage.completion)
 
-    def add(self, rows: Iterable[Measured]) -> None:
+    def add(self, rows: Iterable[HistogramValue]) -> None:
         """Add the measurements of another process."""
         for instrument, attributes, counts, total in rows:
             self._histogram(instrument, attributes).add(counts, total)
 
-    def rows(self) -> tuple[Measured, ...]:
+    def rows(self) -> tuple[HistogramValue, ...]:
         """Return all measurements."""
-        return tuple(Measured(*key, tuple(h.counts), h.total) for key, h in self._series.items())
+        return tuple(
+            HistogramValue(*key, tuple(h.counts), h.total) for key, h in self._series.items()
+        )
 
-    def take(self) -> tuple[Measured, ...]:
+    def take(self) -> tuple[HistogramValue, ...]:
         """Return the measurements since the previous call."""
         rows = self.rows()
         self._series.clear()
@@ -101,7 +103,7 @@ class Measurements:
 
 
 def _model(name: str) -> tuple[str, str]:
-    return genai.REQUEST_MODEL, shown(name)
+    return genai.REQUEST_MODEL, shown_model(name)
 
 
 class MeasurementsExporter(Protocol):

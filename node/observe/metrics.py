@@ -19,9 +19,9 @@ from prometheus_client.utils import floatToGoString
 
 from node.connection_limits import EVENTS, ConnectionCounts
 from node.observe import genai
-from node.observe.counters import SECONDS, Counts, Spent, Spread, Times, summed
+from node.observe.counters import SECONDS, Counts, HistogramCounts, LabelledCount, Spent, sum_of
 from node.observe.measurements import Measurements
-from node.observe.recent import Recent
+from node.observe.recent import RecentRequests
 from node.observe.request_sums import RequestSums
 from registry.records import Service
 from router.requests import Kind
@@ -38,7 +38,7 @@ MANY = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class GaugeValues:
     """Snapshot of the figures that are kept elsewhere, read when the metrics are requested."""
 
     nodes: Mapping[str, int]
@@ -98,7 +98,7 @@ class Metrics:
         """Spans of requests that were `sent` to a collector, or `dropped`."""
         self.connections = ConnectionCounts()
         """Connections, counted by the servers."""
-        self.recent = Recent(time.time)
+        self.recent = RecentRequests(time.time)
         """Requests in flight, and the last that ended."""
 
     def ended(self, account: "Account") -> None:
@@ -127,8 +127,8 @@ class Metrics:
         return replace(
             self._sums.counts(),
             attempts=(
-                *(Times(dialect, "ok", count) for dialect, count in self._well.items()),
-                *(Times(*key, count) for key, count in self._failed.items()),
+                *(LabelledCount(dialect, "ok", count) for dialect, count in self._well.items()),
+                *(LabelledCount(*key, count) for key, count in self._failed.items()),
             ),
             connection_events=tuple(self.connections.events.items()),
             spans=tuple(self.spans.items()),
@@ -142,10 +142,10 @@ class Metrics:
         self.first_bytes.clear()
         self._counted = self.recent.count
 
-    def text(self, sizes: Sizes, others: Iterable[Counts] = ()) -> bytes:
+    def text(self, sizes: GaugeValues, others: Iterable[Counts] = ()) -> bytes:
         """Return all metrics in Prometheus' text format; `others` are the counters of this node's other processes."""
         momentary = CollectorRegistry(auto_describe=False)
-        counts = summed((self.counts(), *others))
+        counts = sum_of((self.counts(), *others))
         momentary.register(_Counters(counts))
         momentary.register(_Momentary(sizes))
         return generate_latest(self._process) + generate_latest(momentary)
@@ -229,29 +229,31 @@ def _by_operation(counts: Counts) -> Iterable[Metric]:
     yield _operations(genai.TIME_PER_OUTPUT, of_tokens, counts.token_time)
 
 
-def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times | Spent]) -> Metric:
+def _counts(
+    name: str, text: str, labels: tuple[str, ...], rows: Iterable[LabelledCount | Spent]
+) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for *values, count in rows:
         family.add_metric([str(value) for value in values], float(count))
     return family
 
 
-def _spreads(name: str, text: str, rows: Iterable[Spread]) -> Metric:
-    return _filled(HistogramMetricFamily(name, text, labels=("kind",)), rows, ())
+def _spreads(name: str, text: str, rows: Iterable[HistogramCounts]) -> Metric:
+    return _with_rows(HistogramMetricFamily(name, text, labels=("kind",)), rows, ())
 
 
-def _operations(name: str, text: str, rows: Iterable[Spread]) -> Metric:
+def _operations(name: str, text: str, rows: Iterable[HistogramCounts]) -> Metric:
     """Return the times of kinds of requests as times of operations, under the conventions' names."""
     labels = (genai.OPERATION, genai.PROVIDER)
     family = HistogramMetricFamily(
         genai.as_prometheus(name, "seconds"), text, labels=[*map(genai.as_prometheus, labels)]
     )
     named = (row._replace(kind=genai.operation_of(Kind(row.kind))) for row in rows)
-    return _filled(family, named, (genai.OWN_PROVIDER,))
+    return _with_rows(family, named, (genai.OWN_PROVIDER,))
 
 
-def _filled(
-    family: HistogramMetricFamily, rows: Iterable[Spread], labels: tuple[str, ...]
+def _with_rows(
+    family: HistogramMetricFamily, rows: Iterable[HistogramCounts], labels: tuple[str, ...]
 ) -> Metric:
     bounds = [*map(floatToGoString, SECONDS), "+Inf"]
     for kind, counts, total in rows:
@@ -261,18 +263,18 @@ def _filled(
 
 
 class _Momentary(Collector):
-    """Collector of the figures in `Sizes`."""
+    """Collector of the figures in `GaugeValues`."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: GaugeValues) -> None:
         self._sizes = sizes
 
     def collect(self) -> Iterable[Metric]:
         yield from _known(self._sizes)
         yield from _of_process(self._sizes)
-        yield from _happened(self._sizes)
+        yield from _events(self._sizes)
 
 
-def _known(sizes: Sizes) -> Iterable[Metric]:
+def _known(sizes: GaugeValues) -> Iterable[Metric]:
     yield _labelled(
         GaugeMetricFamily("modelvine_nodes", "Known nodes, by presence.", labels=("presence",)),
         sizes.nodes,
@@ -305,7 +307,7 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
     )
 
 
-def _of_process(sizes: Sizes) -> Iterable[Metric]:
+def _of_process(sizes: GaugeValues) -> Iterable[Metric]:
     yield GaugeMetricFamily(
         "modelvine_loop_lag_seconds",
         "Maximum lag of the event loop in the last minute, in seconds.",
@@ -331,7 +333,7 @@ def _of_process(sizes: Sizes) -> Iterable[Metric]:
     )
 
 
-def _happened(sizes: Sizes) -> Iterable[Metric]:
+def _events(sizes: GaugeValues) -> Iterable[Metric]:
     yield _labelled(
         GaugeMetricFamily(
             "modelvine_relaying",

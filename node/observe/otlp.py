@@ -31,7 +31,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from node.observe import genai, tracing
-from node.observe.measurements import Measured, Measurements
+from node.observe.measurements import HistogramValue, Measurements
 from registry.clock import Clock
 
 log = logging.getLogger("modelvine.traces")
@@ -210,7 +210,7 @@ class OtlpMeasurements:
         if rows := self._measurements.rows():
             await asyncio.to_thread(self._post, rows, self._now())
 
-    def _post(self, rows: Iterable[Measured], now: int) -> None:
+    def _post(self, rows: Iterable[HistogramValue], now: int) -> None:
         points: dict[str, list[HistogramDataPoint]] = defaultdict(list)
         for row in rows:
             points[row.instrument].append(self._point(row, now))
@@ -219,7 +219,7 @@ class OtlpMeasurements:
         data = MetricsData([ResourceMetrics(self._resource, [scope], genai.SCHEMA)])
         self._endpoint.post(encode_metrics(data).SerializeToString())
 
-    def _point(self, row: Measured, now: int) -> HistogramDataPoint:
+    def _point(self, row: HistogramValue, now: int) -> HistogramDataPoint:
         # Minimum and maximum are optional in the protocol, and meaningless over all time since the start.
         none = cast("float", None)
         return HistogramDataPoint(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from node.auth.usage_history import UsageHistory
-from node.observe.recent import Recent
+from node.observe.recent import RecentRequests
 from registry.clock import Clock
 from registry.records import Load, PeerId, Service
 from router.state.remote_load import Reports
@@ -31,7 +31,7 @@ class QueueSamples:
     def __init__(
         self,
         history: UsageHistory,
-        recent: Recent,
+        recent: RecentRequests,
         *,
         own: PeerId,
         busy: BusyWorkers,
@@ -64,14 +64,14 @@ class QueueSamples:
             if node != self._own or (model, node) in asked or (model, node) in queued:
                 self._history.refused(model, node, count)
         for other in {node for _, node in asked} - {self._own}:
-            for model, waiting in self._told(PeerId(other)):
+            for model, waiting in self._rows(PeerId(other)):
                 if (model, other) in asked:
                     queued[model, other] += waiting
         for (model, at), waiting in queued.items():
             if waiting:
                 self._history.queued(model, at, waiting)
 
-    def _told(self, node: PeerId) -> Iterator[tuple[str, int]]:
+    def _rows(self, node: PeerId) -> Iterator[tuple[str, int]]:
         for service, said in self._reports.of_node(node, self._now()):
             if said.age <= FRESH:
                 yield service.model, said.load.queued

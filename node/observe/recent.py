@@ -48,8 +48,8 @@ class NoRoomCount(NamedTuple):
     times: int
 
 
-class Recent:
-    """Recent requests of one process of this node."""
+class RecentRequests:
+    """RecentRequests requests of one process of this node."""
 
     def __init__(self, wall: Clock, *, most: int = MOST) -> None:
         """`wall` returns Unix time."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from node.observe.counters import SECONDS, Counts, Spent, Spread, Times
+from node.observe.counters import SECONDS, Counts, HistogramCounts, LabelledCount, Spent
 from router.requests import Kind
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class RequestSums:
         """Return the sums."""
         return Counts(
             requests=tuple(
-                Times(kind, str(status), count) for (kind, status), count in self._requests.items()
+                LabelledCount(kind, str(status), count)
+                for (kind, status), count in self._requests.items()
             ),
             seconds=_spreads_of(self._seconds),
             first_byte=_spreads_of(self._first_byte),
@@ -133,5 +134,5 @@ class RequestSums:
             self._tokens[model, "prompt", estimated] += prompt
 
 
-def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[Spread, ...]:
-    return tuple(Spread(kind, tuple(h.counts), h.total) for kind, h in histograms.items())
+def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[HistogramCounts, ...]:
+    return tuple(HistogramCounts(kind, tuple(h.counts), h.total) for kind, h in histograms.items())

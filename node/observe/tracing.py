@@ -21,9 +21,9 @@ from node import __version__
 from node.config.addresses import host_port
 from node.config.settings import NodeSettings
 from node.observe import genai
-from registry.clock import Chance, Clock
+from registry.clock import Clock, RandomSource
 from registry.records import PeerId
-from registry.values import changed
+from registry.values import replace_fields
 from router.peers.headers import PARENT
 from router.requests import PassedHeaders, Request
 from router.trace import SAMPLED, AttemptTrace, Trace, parent_of
@@ -111,7 +111,7 @@ class Tracer:
     share: float
     now: Clock
     wall: Clock
-    chance: Chance
+    chance: RandomSource
     ids: RandomIds = field(default_factory=RandomIds)
 
     def begin(self, request: Request, account: "Account") -> Request:
@@ -128,7 +128,9 @@ class Tracer:
             trace, parent, flags = self.ids.trace(), "", _RECORDED
             if self.chance() >= self.share:
                 unsampled = parent_of(trace, self.ids.span(), _UNSAMPLED)
-                return changed(request, passed=PassedHeaders({**request.passed, PARENT: unsampled}))
+                return replace_fields(
+                    request, passed=PassedHeaders({**request.passed, PARENT: unsampled})
+                )
         account.trace = Trace(
             trace,
             self.ids.span(),
@@ -138,7 +140,7 @@ class Tracer:
             parent=parent,
             streams=request.stream,
         )
-        return changed(request, trace=account.trace)
+        return replace_fields(request, trace=account.trace)
 
     def ended(self, account: "Account", trace: Trace) -> None:
         """Export the spans of a request whose account is concluded."""
@@ -185,7 +187,7 @@ def tracer_of(
     *,
     now: Clock,
     wall: Clock,
-    chance: Chance,
+    chance: RandomSource,
 ) -> Tracer | None:
     """Return the tracer that uses an exporter, or `None` without one."""
     if exporter is None:
@@ -195,7 +197,7 @@ def tracer_of(
     return Tracer(exporter, node, server, settings.trace_share, now, wall, chance)
 
 
-class Place(Protocol):
+class AnsweringNode(Protocol):
     """Node that answered a request."""
 
     @property
@@ -207,14 +209,14 @@ class Place(Protocol):
         """Host and port of its face."""
 
 
-def spans_of(account: "Account", trace: Trace, place: Place, offset: float) -> list[Span]:
+def spans_of(account: "Account", trace: Trace, place: AnsweringNode, offset: float) -> list[Span]:
     """Return the spans of one ended request; `offset` is the seconds to add to its clock for Unix time."""
     spans = _SpansOf(account, trace, place, offset)
-    attempts = chain.from_iterable(map(spans.attempt, filter(_was_made, trace.attempts)))
+    attempts = chain.from_iterable(map(spans.attempt, filter(_was_sent, trace.attempts)))
     return [spans.face(), spans.choice(), *attempts]
 
 
-def _was_made(attempt: AttemptTrace) -> bool:
+def _was_sent(attempt: AttemptTrace) -> bool:
     return attempt.began > 0
 
 
@@ -222,7 +224,7 @@ def _was_made(attempt: AttemptTrace) -> bool:
 class _SpansOf:
     account: "Account"
     trace: Trace
-    place: Place
+    place: AnsweringNode
     offset: float
 
     def face(self) -> Span:
@@ -255,7 +257,7 @@ class _SpansOf:
         began = account.began
         first = [SpanEvent(genai.FIRST_BYTE, self._at(began + account.first))]
         return self._span(
-            f"{genai.operation_of(account.kind)} {shown(account.model)}",
+            f"{genai.operation_of(account.kind)} {shown_model(account.model)}",
             SpanKind.SERVER,
             (trace.span, trace.parent),
             (began, began + account.seconds),
@@ -267,7 +269,7 @@ class _SpansOf:
     def choice(self) -> Span:
         """Return the span of the choice: from the read request to the first attempt, including a wait for a slot."""
         account, trace = self.account, self.trace
-        made = next(filter(_was_made, trace.attempts), None)
+        made = next(filter(_was_sent, trace.attempts), None)
         attributes: dict[str, Value] = {genai.CANDIDATES: 0}
         ended = account.began + account.seconds
         if made is not None:
@@ -278,7 +280,7 @@ class _SpansOf:
         elif account.error:
             attributes[genai.ERROR] = account.error
         return self._span(
-            f"choose {shown(account.model)}",
+            f"choose {shown_model(account.model)}",
             SpanKind.INTERNAL,
             (trace.ids.span(), trace.span),
             (trace.asked, ended),
@@ -303,7 +305,7 @@ class _SpansOf:
         if attempt.expected >= 0:
             attributes[genai.EXPECTED] = attempt.expected
         made = self._span(
-            f"attempt {shown(candidate.service.model)}",
+            f"attempt {shown_model(candidate.service.model)}",
             SpanKind.INTERNAL if candidate.worker else SpanKind.CLIENT,
             (attempt.id, self.trace.span),
             (attempt.began, attempt.ended),
@@ -333,7 +335,7 @@ class _SpansOf:
                 attributes[genai.OUTPUT_TOKENS] = used.completion
         operation = genai.operation_of(self.account.kind)
         return self._span(
-            f"{operation} {shown(candidate.service.model)}",
+            f"{operation} {shown_model(candidate.service.model)}",
             SpanKind.CLIENT,
             (attempt.call, attempt.id),
             (attempt.began, attempt.ended),
@@ -345,7 +347,7 @@ class _SpansOf:
         return {
             genai.OPERATION: genai.operation_of(self.account.kind),
             genai.PROVIDER: genai.OWN_PROVIDER,
-            genai.REQUEST_MODEL: shown(model),
+            genai.REQUEST_MODEL: shown_model(model),
         }
 
     def _span(
@@ -379,6 +381,6 @@ class _SpansOf:
         return int((time + self.offset) * _NANOSECONDS)
 
 
-def shown(model: str) -> str:
+def shown_model(model: str) -> str:
     """Return a model's name as it is exported: cut to `MAX_NAME`, with `?` for control and invisible characters."""
     return _HIDDEN.sub("?", model[:MAX_NAME])

@@ -26,7 +26,7 @@ _AWAY = frozenset({Presence.LOST, Presence.UNREACHABLE})
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
 
 
-def tell_of(peers: Registry, now: Clock) -> Callable[[Iterable[PeerId]], None]:
+def log_changes(peers: Registry, now: Clock) -> Callable[[Iterable[PeerId]], None]:
     """Return a callback for changed nodes that logs joins, losses and departures; lines beyond a rate are only counted."""
     met: set[PeerId] = set()
     pace, kept_back = RateLimit(rate=_LINES_PER_SECOND, burst=_LINES_AT_ONCE), 0
@@ -58,7 +58,7 @@ def _sentence(peers: Registry, node: PeerId, presence: Presence) -> str:
     if presence is Presence.LEFT:
         return f"{who} has left"
     if presence is Presence.LOST:
-        pulse = peers.pulse(node)
+        pulse = peers.health_of(node)
         return f"lost {who}: {REASONS[pulse.why]}" if pulse else f"lost {who}"
     count = len(held.record.services) if held else 0
     return f"{who} joined, with {count} model{'' if count == 1 else 's'}"
@@ -75,7 +75,7 @@ class OtherNodes(Protocol):
         """Return the presence of a node, as seen from here."""
 
 
-def follow_ways(
+def follow_links(
     links: Links, others: OtherNodes, *, forgive: Callable[[PeerId], None]
 ) -> Callable[[Iterable[PeerId]], None]:
     """Return a callback for changed nodes: waits for a lost node end, and a node that is back is tried again.
@@ -94,16 +94,16 @@ def follow_ways(
                 runs.pop(node, None)
             elif runs.get(node) != (run := held.record.version.epoch):
                 runs[node] = run
-                links.restarted(node)
+                links.drop_connections(node)
             if now in _AWAY:
                 away.add(node)
             if now is Presence.LOST:
                 links.give_up(node)
             elif now is Presence.UNREACHABLE:
-                links.doubt(node)
+                links.recheck_address(node)
             elif now is Presence.ALIVE and node in away:
                 away.remove(node)
-                links.forgive(node)
+                links.retry_addresses(node)
                 forgive(node)
 
     return changed
@@ -133,7 +133,7 @@ def follow_revoked(keys: KeyRing, others: OtherNodes) -> Callable[[Iterable[Peer
     return changed
 
 
-async def tell_revoked(keys: KeyRing, registry: Registry) -> None:
+async def announce_revocations(keys: KeyRing, registry: Registry) -> None:
     """Tell other nodes which grants of this node are revoked, until cancelled."""
     seen, ends = None, math.inf
     while True:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from registry.catalog import Catalog
 from registry.clock import Clock
-from registry.members.liveness import REASONS, Presence, Pulse
+from registry.members.liveness import REASONS, MemberHealth, Presence
 from registry.records import PeerId
 
 MOST = 500
@@ -36,7 +36,7 @@ class WatchedPeers(Protocol):
     def presence(self, node: PeerId) -> Presence:
         """Return the presence of a node, as seen from here."""
 
-    def pulse(self, node: PeerId) -> Pulse | None:
+    def health_of(self, node: PeerId) -> MemberHealth | None:
         """Return what is known of a node's liveness, `None` for this node itself."""
 
 
@@ -53,7 +53,7 @@ class NodeEvents:
         self.count = 0
         """How many there were since the start."""
         self.changes = 0
-        """Number of calls of `changed`; a display compares it to see whether anything is new."""
+        """Number of calls of `note_changed`; a display compares it to see whether anything is new."""
 
     def changed(self, nodes: Iterable[PeerId]) -> None:
         """Note that the records or presences of nodes changed."""
@@ -68,7 +68,7 @@ class NodeEvents:
             if presence is was:
                 continue
             self._known[node] = presence
-            pulse = self._peers.pulse(node)
+            pulse = self._peers.health_of(node)
             why = REASONS[pulse.why] if pulse else ""
             self.events.append(
                 NodeEvent(

@@ -42,7 +42,7 @@ def host_of(multiaddr: str) -> str:
     return parts[2] if len(parts) > 2 else ""
 
 
-def within_reach(listener: HostPort) -> HostPort:
+def local_address(listener: HostPort) -> HostPort:
     """Return where a listener of this node is reached from its own machine."""
     return HostPort(_EVERYWHERE.get(listener.host, listener.host), listener.port)
 

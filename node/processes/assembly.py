@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from node.auth.access import Access, is_own_address
 from node.auth.key_table import KeyTable
 from node.auth.keys import ApiKey
-from node.auth.quotas import Quotas, of_addresses
+from node.auth.quotas import Quotas, limits_of_addresses
 from node.auth.receipt_book import ReceiptBook
 from node.auth.usage_book import UsageBook
 from node.config.settings import Settings
@@ -18,16 +18,16 @@ from node.observe.loop_lag import LoopLag
 from node.observe.measurements import measurements_of
 from node.observe.metrics import Metrics
 from node.observe.tracing import SpanExporter, exporter_of, tracer_of
-from node.peers.followers import follow_loads, follow_ways
+from node.peers.followers import follow_links, follow_loads
 from node.peers.reach import host_of, own_ports
-from node.processes.forward import DescriptorSender, borrow
+from node.processes.forward import DescriptorSender, borrow_pipe
 from node.processes.protocol import (
+    Hello,
     KeysHeld,
     LoadReport,
     QuotaStandings,
     Sender,
     ToFirst,
-    Welcome,
 )
 from node.processes.world import EvidenceReporter, SlotClient, WorldView
 from registry.catalog import Catalog
@@ -125,7 +125,7 @@ class HelperParts:
         now = time.monotonic()
         return LoadReport(
             number=number,
-            in_flight=self.router.in_flight.total() - sum(self.router.borrowed().values()),
+            in_flight=self.router.in_flight.total() - sum(self.router.borrowed_slots().values()),
             loads=tuple(self._loads()),
             counts=replace(self.metrics.counts(), routed=tuple(self.router.events.items())),
             loop_lag=self.loop_lag.lag.worst(now),
@@ -133,7 +133,7 @@ class HelperParts:
         )
 
     def _loads(self) -> Iterable[tuple[Service, Load]]:
-        borrowed = self.router.borrowed()
+        borrowed = self.router.borrowed_slots()
         for service, load in self.router.busy().items():
             yield service, replace(load, in_flight=load.in_flight - borrowed.get(service, 0))
 
@@ -178,9 +178,9 @@ class HelperWorld:
         """Return whether a node left the first process's probe unanswered."""
         return self.view.silent(node)
 
-    def look_at(self, node: PeerId) -> None:
+    def request_probe(self, node: PeerId) -> None:
         """Ask the first process to probe a node."""
-        self.evidence.look_at(node)
+        self.evidence.request_probe(node)
 
     def observe(self, outcome: Outcome) -> None:
         """Count an attempt's outcome, and report what it shows to the first process."""
@@ -207,7 +207,7 @@ class HelperPeers:
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
         """Ask the first process to open a pipe."""
-        return await borrow(self.doors, peer)
+        return await borrow_pipe(self.doors, peer)
 
     async def relayed(self, peer: PeerId) -> bool:
         """Ask the first process to connect to a peer, and return whether that is through a relay."""
@@ -218,7 +218,7 @@ class HelperPeers:
         return self.view.presence(peer) is Presence.UNREACHABLE
 
 
-def assemble(welcome: Welcome, doors: DescriptorSender, first: Sender[ToFirst]) -> HelperParts:
+def assemble(welcome: Hello, doors: DescriptorSender, first: Sender[ToFirst]) -> HelperParts:
     """Build a helper's parts."""
     identity, settings = Identity(welcome.seed), welcome.settings
     view = WorldView(identity.peer, settings.registry)
@@ -246,7 +246,7 @@ def assemble(welcome: Welcome, doors: DescriptorSender, first: Sender[ToFirst]) 
         lender=slots,
     )
     listeners: list[Changed] = [
-        follow_ways(links, view, forgive=lambda _: None),
+        follow_links(links, view, forgive=lambda _: None),
         follow_loads(router, view.presence),
     ]
     keys = HelperKeys()
@@ -269,7 +269,7 @@ def assemble(welcome: Welcome, doors: DescriptorSender, first: Sender[ToFirst]) 
         loop_lag=LoopLag(),
         keys=keys,
         access=access,
-        quotas=Quotas(time.monotonic, time.time, of_addresses(settings.web)),
+        quotas=Quotas(time.monotonic, time.time, limits_of_addresses(settings.web)),
         usage=UsageBook(time.time),
         receipts=ReceiptBook(time.time),
         listeners=listeners,
@@ -277,7 +277,7 @@ def assemble(welcome: Welcome, doors: DescriptorSender, first: Sender[ToFirst]) 
     )
 
 
-def _ssrf_guard(welcome: Welcome, view: WorldView, own: PeerId) -> SsrfGuard:
+def _ssrf_guard(welcome: Hello, view: WorldView, own: PeerId) -> SsrfGuard:
     settings = welcome.settings
 
     def ports() -> frozenset[int]:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
-from node.processes.protocol import Frames, ToFirst, ToHelper, Unreadable, framed
+from node.processes.protocol import Frames, ToFirst, ToHelper, Unreadable, encode_frame
 
 log = logging.getLogger("modelvine.processes")
 
@@ -37,7 +37,7 @@ class Channel(asyncio.Protocol, Generic[Heard]):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.write(framed(word))
+        transport.write(encode_frame(word))
         if transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
             log.error("another process of this node has stopped reading")
             transport.abort()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import node
 from node.agent import Agent
-from node.assembly import Given, Parts, access_of
+from node.assembly import NodeInputs, NodeParts, make_access
 from node.auth.key_ring import KeyRing
 from node.auth.key_table import KeyTable
 from node.auth.keys import QuotaStanding
@@ -28,13 +28,13 @@ from node.listeners import Listener
 from node.observe.aggregate import Aggregate
 from node.processes.forward import ForwardedAccess
 from node.processes.protocol import (
+    Hello,
     KeysHeld,
     LoadHeard,
     NodeForgotten,
     NodeSeen,
     QuotaStandings,
     ToHelper,
-    Welcome,
     WorkersHeld,
 )
 from node.processes.session import HelperServices, HelperSession
@@ -80,7 +80,7 @@ class Helpers:
         self,
         posts: Sequence[HelperListeners],
         *,
-        first_word: Welcome,
+        first_word: Hello,
         services: HelperServices,
         agent: Agent,
         keys: KeyRing,
@@ -93,13 +93,13 @@ class Helpers:
         self._services = services
         self._agent = agent
         self._keys = keys
-        self._served = served
+        self._listeners = served
         self._aggregate = aggregate
-        self._told: dict[PeerId, bytes] = {}
+        self._sent_frames: dict[PeerId, bytes] = {}
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep a helper running at every post until `retire`."""
+        """Keep a helper running at every post until `stop_accepting`."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
                 group.create_task(self._keep_running(post))
@@ -122,7 +122,7 @@ class Helpers:
         # A helper that does not answer is ended by its `_watch`.
         await asyncio.gather(*asked, return_exceptions=True)
 
-    def keys_changed(self, table: KeyTable) -> None:
+    def send_keys(self, table: KeyTable) -> None:
         """Send the keys to all helpers."""
         for session in self._sessions():
             session.tell(KeysHeld(table.keys, table.rules))
@@ -135,7 +135,7 @@ class Helpers:
     def changed(self, nodes: Iterable[PeerId]) -> None:
         """Send these nodes' presence and signed records to all helpers."""
         for each in nodes:
-            word = self._word_of(each)
+            word = self._node_message(each)
             for session in self._sessions():
                 session.tell(word)
 
@@ -174,27 +174,27 @@ class Helpers:
         pause = _FIRST_PAUSE
         while not self._leaving.is_set():
             began = clock()
-            await self._stand_in(post)
-            code = await self._one_life(post)
+            await self._serve_meanwhile(post)
+            code = await self._run_helper(post)
             if self._leaving.is_set():
                 return
             if clock() - began > _LIVED:
                 pause = _FIRST_PAUSE
             log.warning("a helper process ended with code %d; it restarts in %.1f s", code, pause)
-            await self._stand_in(post)
+            await self._serve_meanwhile(post)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _one_life(self, post: HelperListeners) -> int:
+    async def _run_helper(self, post: HelperListeners) -> int:
         session = HelperSession(self._services)
         process = await _spawn(post, session)
         post.session = session
         self._aggregate.join(session)
         try:
-            self._inform(session)
+            self._send_initial_state(session)
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch(session))
-                relief = group.create_task(self._relieve(post, session))
+                relief = group.create_task(self._release_listeners(post, session))
                 await session.ended()
                 watch.cancel()
                 relief.cancel()
@@ -202,7 +202,7 @@ class Helpers:
             post.session = None
             self._aggregate.part(session)
             await session.end()
-            code = await _ended(process)
+            code = await _wait_exit(process)
             session.gone.set()
         return code
 
@@ -212,7 +212,7 @@ class Helpers:
             await session.ask(within=STARTS_WITHIN)
             while True:
                 busy = self._aggregate.busy().items()
-                session.beside = {s: load.in_flight - session.part_of(s) for s, load in busy}
+                session.beside = {s: load.in_flight - session.requests_at(s) for s, load in busy}
                 await session.ask()
                 await asyncio.sleep(PERIOD)
         except TimeoutError:
@@ -221,22 +221,22 @@ class Helpers:
         except ConnectionError:
             return
 
-    async def _relieve(self, post: HelperListeners, session: HelperSession) -> None:
+    async def _release_listeners(self, post: HelperListeners, session: HelperSession) -> None:
         await session.ready.wait()
         for served, copy in post.copies:
             served.off(copy)
         post.copies.clear()
 
-    async def _stand_in(self, post: HelperListeners) -> None:
+    async def _serve_meanwhile(self, post: HelperListeners) -> None:
         """Serve a post's listeners in this process."""
         if post.copies or self._leaving.is_set():
             return
-        for served, listener in zip(self._served, (post.http, post.link), strict=True):
+        for served, listener in zip(self._listeners, (post.http, post.link), strict=True):
             copy = listener.dup()
-            await served.on(copy)
+            await served.listen_on(copy)
             post.copies.append((served, copy))
 
-    def _inform(self, session: HelperSession) -> None:
+    def _send_initial_state(self, session: HelperSession) -> None:
         session.tell(self._first_word)
         session.tell(WorkersHeld(tuple(self._agent.workers)))
         table = self._keys.table
@@ -245,20 +245,20 @@ class Helpers:
         for node_id, held in registry.catalog.held.items():
             session.tell(NodeSeen(node_id, registry.presence(node_id), held.frame))
 
-    def _word_of(self, node_id: PeerId) -> ToHelper:
+    def _node_message(self, node_id: PeerId) -> ToHelper:
         registry = self._services.registry
         held = registry.catalog.held.get(node_id)
         if held is None:
-            self._told.pop(node_id, None)
+            self._sent_frames.pop(node_id, None)
             return NodeForgotten(node_id)
-        news = self._told.get(node_id) is not held.frame
-        self._told[node_id] = held.frame
+        news = self._sent_frames.get(node_id) is not held.frame
+        self._sent_frames[node_id] = held.frame
         return NodeSeen(node_id, registry.presence(node_id), held.frame if news else b"")
 
 
 def helpers_of(
-    given: Given,
-    parts: Parts,
+    given: NodeInputs,
+    parts: NodeParts,
     context: Context,
     posts: Iterable[tuple[socket.socket, socket.socket]],
     served: tuple[Listener, Listener],
@@ -266,10 +266,10 @@ def helpers_of(
 ) -> Helpers:
     """Create a node's helpers, each with its two listeners, and tell them of every change."""
     registry, listening, aggregate = parts.registry, context.listening, context.aggregate
-    forwarded = access_of(given, parts.keys, ForwardedAccess)
+    forwarded = make_access(given, parts.keys, ForwardedAccess)
     helpers = Helpers(
         [HelperListeners(http, link) for http, link in posts],
-        first_word=Welcome(
+        first_word=Hello(
             given.identity.seed, given.settings, listening.http, listening.link, given.grant
         ),
         services=HelperServices(
@@ -291,7 +291,7 @@ def helpers_of(
     registry.load.on_load(helpers.heard)
     registry.load.measure(aggregate.busy)
     parts.agent.on_change(helpers.register)
-    parts.keys.on_change(helpers.keys_changed)
+    parts.keys.on_change(helpers.send_keys)
     sync.on_standing(helpers.standings)
     return helpers
 
@@ -315,7 +315,7 @@ async def _spawn(post: HelperListeners, session: HelperSession) -> Process:
     return process
 
 
-async def _ended(process: Process) -> int:
+async def _wait_exit(process: Process) -> int:
     """Return a helper's exit code; kill a helper that does not end within `END_WITHIN` seconds."""
     try:
         async with asyncio.timeout(END_WITHIN):

@@ -22,7 +22,7 @@ from aiohttp import web
 from node.auth.access import Access
 from node.config.settings import Settings
 from node.config.web import WebSettings
-from node.faces import Asks
+from node.faces import UserRoute
 from node.faces.peer_access import asking_peer
 from node.faces.request_ids import ID
 from node.faces.request_reader import read_raw
@@ -39,10 +39,10 @@ from router.errors import WorkerTimeout, WorkerUnreachable
 from router.http.connection import Connection
 from router.http.errors import HttpError
 from router.http.heads import request_head
-from router.http.pool import Dial, PooledPlace
+from router.http.pool import ConnectionPool, Dial
 from router.http.reply import Reply
 from router.peers.headers import CALLER
-from router.peers.pipes import Peers, couple
+from router.peers.pipes import Peers, relay_bytes
 
 _AT_ONCE = 64  # descriptors received in one pass; the event loop calls again for more
 
@@ -96,7 +96,7 @@ class DescriptorReceiver:
         self._end = end
         self._take = take
         end.settimeout(0)
-        asyncio.get_running_loop().add_reader(end.fileno(), self._come)
+        asyncio.get_running_loop().add_reader(end.fileno(), self._receive)
 
     def close(self) -> None:
         """Take no more connections. Idempotent."""
@@ -104,7 +104,7 @@ class DescriptorReceiver:
             asyncio.get_running_loop().remove_reader(self._end.fileno())
             self._end.close()
 
-    def _come(self) -> None:
+    def _receive(self) -> None:
         with suppress(BlockingIOError):
             for _ in range(_AT_ONCE):
                 said, descriptors, _flags, _address = socket.recv_fds(self._end, 1, 1)
@@ -113,9 +113,9 @@ class DescriptorReceiver:
                     asyncio.get_running_loop().remove_reader(self._end.fileno())
                     return
                 for descriptor in descriptors:
-                    self._let_in(said, socket.socket(fileno=descriptor))
+                    self._pass_on(said, socket.socket(fileno=descriptor))
 
-    def _let_in(self, said: bytes, connection: socket.socket) -> None:
+    def _pass_on(self, said: bytes, connection: socket.socket) -> None:
         connection.settimeout(0)
         try:
             door = ConnectionUse(said)
@@ -170,7 +170,7 @@ class BorrowedPipe:
         self._writer.transport.abort()
 
 
-async def borrow(doors: DescriptorSender, peer: PeerId) -> Pipe:
+async def borrow_pipe(doors: DescriptorSender, peer: PeerId) -> Pipe:
     """Open a pipe to a peer through the first process; raise `PeerUnreachable`."""
     try:
         end = doors.open(ConnectionUse.PIPE)
@@ -185,7 +185,7 @@ async def borrow(doors: DescriptorSender, peer: PeerId) -> Pipe:
     return BorrowedPipe(peer, reader, writer)
 
 
-async def lend(connection: socket.socket, peers: Peers) -> None:
+async def lend_pipe(connection: socket.socket, peers: Peers) -> None:
     """Open the pipe that a helper requests over a connection, and carry its bytes until either side ends."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=_CHUNK_BYTES)
     try:
@@ -195,7 +195,7 @@ async def lend(connection: socket.socket, peers: Peers) -> None:
         writer.transport.abort()
         return
     writer.write(_OPEN)
-    await couple(pipe, reader, writer, pipe.reset)
+    await relay_bytes(pipe, reader, writer, pipe.reset)
 
 
 _HERE, _NEAR, _ELSEWHERE = "here", "near", "elsewhere"
@@ -233,12 +233,12 @@ class ForwardedAccess(Access):
         """Whether the caller is a process of the node's own user."""
         return request.headers.get(CALLER) == _HERE
 
-    def near(self, request: HttpRequest) -> bool:
+    def is_local_person(self, request: HttpRequest) -> bool:
         """Whether the caller is a process of a person on this machine."""
         return request.headers.get(CALLER) in (_HERE, _NEAR)
 
 
-def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.RouteDef]:
+def routes(first: ConnectionPool, access: Access, settings: Settings) -> list[web.RouteDef]:
     """Return the routes that forward every request without a route of its own."""
     limits = settings.router
 
@@ -249,23 +249,25 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
             idle=limits.idle_timeout,
             rate=settings.web.min_body_rate,
         )
-        caller = _HERE if access.local(http) else _NEAR if access.near(http) else _ELSEWHERE
+        caller = (
+            _HERE if access.local(http) else _NEAR if access.is_local_person(http) else _ELSEWHERE
+        )
         try:
             async with asyncio.timeout(limits.total_timeout):
-                reply = await _asked(first, http, body, caller)
+                reply = await _forward_request(first, http, body, caller)
         except TimeoutError as error:
             raise WorkerTimeout("answer of the first process", limits.total_timeout) from error
         # Some streams are meant to last, such as that of the console.
         try:
-            return await _answer(http, reply, patience=limits.idle_timeout)
+            return await _send_reply(http, reply, patience=limits.idle_timeout)
         finally:
             reply.close()
 
-    asks = Asks(elsewhere=True)
+    asks = UserRoute(elsewhere=True)
     return [web.route(method, "/{tail:.*}", pass_on, asks=asks) for method in _METHODS]
 
 
-def link_routes(first: PooledPlace, settings: Settings) -> list[web.RouteDef]:
+def link_routes(first: ConnectionPool, settings: Settings) -> list[web.RouteDef]:
     """Return the routes for other nodes that only the first process can answer: a peer's own receipts, and connections."""
 
     async def yours(http: web.Request) -> web.StreamResponse:
@@ -275,17 +277,17 @@ def link_routes(first: PooledPlace, settings: Settings) -> list[web.RouteDef]:
         return await asked(http, CONNECTIONS)
 
     async def asked(http: web.Request, path: str) -> web.StreamResponse:
-        reply = await _asked(first, http, b"", _HERE, path=path)
+        reply = await _forward_request(first, http, b"", _HERE, path=path)
         try:
-            return await _answer(http, reply, patience=settings.router.idle_timeout)
+            return await _send_reply(http, reply, patience=settings.router.idle_timeout)
         finally:
             reply.close()
 
     return [web.get(OF_ASKER, yours), web.get(CONNECTIONS, connections)]
 
 
-async def _asked(
-    first: PooledPlace, http: web.Request, body: bytes, caller: str, path: str = ""
+async def _forward_request(
+    first: ConnectionPool, http: web.Request, body: bytes, caller: str, path: str = ""
 ) -> Reply:
     # The first process reads HTTP/1.1, where a host is required; a request without one means this node.
     headers = {"host": "localhost"}
@@ -304,15 +306,15 @@ async def _asked(
         raise WorkerUnreachable("the first process of this node does not answer") from error
 
 
-async def _answer(http: web.Request, reply: Reply, *, patience: float) -> web.StreamResponse:
+async def _send_reply(http: web.Request, reply: Reply, *, patience: float) -> web.StreamResponse:
     headers = {name: value for name, value in reply.headers.items() if name not in _NOT_SHOWN}
     if http.method == "HEAD":
-        return web.Response(status=reply.status, headers=headers, body=await _whole(reply))
+        return web.Response(status=reply.status, headers=headers, body=await _read_all(reply))
     response = StreamedResponse(status=reply.status, headers=headers)
     response.content_length = reply.length
     await response.prepare(http)
     try:
-        while piece := await reply.some():
+        while piece := await reply.read_some():
             async with asyncio.timeout(patience):
                 await response.write(piece)
     except (HttpError, TimeoutError):
@@ -321,8 +323,8 @@ async def _answer(http: web.Request, reply: Reply, *, patience: float) -> web.St
     return response
 
 
-async def _whole(reply: Reply) -> bytes:
+async def _read_all(reply: Reply) -> bytes:
     pieces: list[bytes] = []
-    while piece := await reply.some():
+    while piece := await reply.read_some():
         pieces.append(piece)
     return b"".join(pieces)

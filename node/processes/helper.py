@@ -17,13 +17,14 @@ import uvloop
 from node import memory
 from node.auth import quota_sync
 from node.faces.app import application, link_app, model_routes
-from node.listeners import TRUSTED_PER_NODE, Listener, serve, welcome
+from node.listeners import TRUSTED_PER_NODE, Listener, serve, trust_known_nodes
 from node.observe import logs
 from node.processes import forward
 from node.processes.assembly import HelperParts, assemble
 from node.processes.channel import Channel
 from node.processes.forward import DescriptorSender
 from node.processes.protocol import (
+    Hello,
     KeysHeld,
     Leave,
     LinesAsked,
@@ -43,13 +44,12 @@ from node.processes.protocol import (
     StateAsked,
     ToHelper,
     UsageCounted,
-    Welcome,
     WorkersHeld,
     read_by_helper,
 )
 from node.runtime import supervise
-from node.tls import Certificate, certificate_given
-from router.http.pool import PooledPlace
+from node.tls import Certificate, configured_certificate
+from router.http.pool import ConnectionPool
 from router.peers.certificate import server_context
 
 log = logging.getLogger("modelvine.processes")
@@ -75,7 +75,7 @@ def main(descriptors: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()
     channel, doors, http, link = (socket.socket(fileno=int(each)) for each in descriptors)
-    uvloop.run(_Helper(InheritedSockets(channel, doors, http, link)).live())
+    uvloop.run(_Helper(InheritedSockets(channel, doors, http, link)).run())
     return 0
 
 
@@ -85,49 +85,49 @@ class _Helper:
     def __init__(self, ends: InheritedSockets) -> None:
         self._ends = ends
         self._doors = DescriptorSender(ends.doors)
-        self._channel = Channel(read_by_helper, self._take)
+        self._channel = Channel(read_by_helper, self._handle_message)
         self._parts: HelperParts | None = None
         self._served: tuple[Listener, ...] = ()
         self._certificate: Certificate | None = None
-        self._informed = asyncio.Event()
-        self._retires = asyncio.Event()
-        self._leaves = asyncio.Event()
+        self._has_initial_state = asyncio.Event()
+        self._must_stop_accepting = asyncio.Event()
+        self._must_exit = asyncio.Event()
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Serve until the first process ends, or tells the helper to."""
         await self._channel.open(self._ends.channel)
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(self._end_with_the_first())
-            await self._informed.wait()
+            await self._has_initial_state.wait()
             if self._parts is None:
                 raise RuntimeError("the first process sent a request before its greeting")
             async with AsyncExitStack() as closing:
                 await self._serve(self._parts, closing)
                 beside: dict[str, Callable[[], Awaitable[None]]] = {
                     "loop lag": partial(self._parts.loop_lag.watch, time.monotonic),
-                    "books": self._tell_used,
-                    "memory": memory.give_back,
+                    "books": self._report_usage_forever,
+                    "memory": memory.release_forever,
                 }
                 if self._certificate is not None:
                     beside["certificate"] = self._certificate.follow
                 work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
-                memory.settle()
+                memory.configure_collector()
                 self._channel.tell(Ready())
-                await self._retires.wait()
+                await self._must_stop_accepting.wait()
                 _, public = self._served
                 await public.retire()
-                await self._leaves.wait()
+                await self._must_exit.wait()
                 for task in work:
                     task.cancel()
-            self._tell_books()
+            self._report_usage()
             ending.cancel()
 
-    async def _tell_used(self) -> None:
+    async def _report_usage_forever(self) -> None:
         while True:
             await asyncio.sleep(quota_sync.PERIOD)
-            self._tell_books()
+            self._report_usage()
 
-    def _tell_books(self) -> None:
+    def _report_usage(self) -> None:
         if self._parts is None:
             return
         if spent := tuple(self._parts.quotas.spent()):
@@ -157,28 +157,28 @@ class _Helper:
         settings, serving = parts.settings, parts.serving()
         tls = server_context(parts.identity)
         most = TRUSTED_PER_NODE * settings.registry.max_nodes
-        parts.listeners.append(welcome(tls, parts.view, at_most=most))
+        parts.listeners.append(trust_known_nodes(tls, parts.view, at_most=most))
         limits, counts = settings.web, parts.metrics.connections
-        first = PooledPlace(self._doors.dial(), settings.router)
+        first = ConnectionPool(self._doors.dial(), settings.router)
         app = link_app(serving, parts.view, parts.keys, forward.link_routes(first, settings))
         link = await serve(app, self._ends.link, closing, limits, counts, tls=tls)
         rest = forward.routes(first, parts.access, settings)
         public = application(
             [*model_routes(serving), *rest], parts.access.admit, leaving=parts.view.draining
         )
-        self._certificate = certificate_given(settings)
+        self._certificate = configured_certificate(settings)
         shown = self._certificate
         http = await serve(public, self._ends.http, closing, limits, counts, certificate=shown)
         self._served = (link, http)
 
-    def _take(self, word: ToHelper) -> None:
-        if isinstance(word, Welcome):
+    def _handle_message(self, word: ToHelper) -> None:
+        if isinstance(word, Hello):
             logs.configure_as(word.settings.node)
             self._parts = assemble(word, self._doors, self._channel)
         elif self._parts is not None:
-            self._learn(self._parts, word)
+            self._apply_message(self._parts, word)
 
-    def _learn(self, parts: HelperParts, word: ToHelper) -> None:
+    def _apply_message(self, parts: HelperParts, word: ToHelper) -> None:
         match word:
             case WorkersHeld() | NodeSeen() | NodeForgotten() | NodeSilent():
                 if changed := parts.view.take(word):
@@ -192,11 +192,11 @@ class _Helper:
                 parts.slots.hear(word)
             case StateAsked(number, beside):
                 # This message comes after the whole initial state.
-                self._informed.set()
+                self._has_initial_state.set()
                 parts.beside.clear()
                 parts.beside.update(beside)
                 self._channel.tell(parts.report(number))
             case LinesAsked(number, since):
                 self._channel.tell(LinesTold(number, logs.recent().since(since)))
             case Leave(ends):
-                (self._leaves if ends else self._retires).set()
+                (self._must_exit if ends else self._must_stop_accepting).set()

@@ -19,7 +19,7 @@ from node.auth.usage_row import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
-from node.observe.measurements import Measured
+from node.observe.measurements import HistogramValue
 from node.observe.recent import NoRoomCount
 from node.observe.recent_lines import LogLine
 from registry.members.liveness import Evidence, Presence
@@ -58,7 +58,7 @@ def _settings_in(text: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class Hello:
     """The first message: the node's identity, listeners and settings. `seed` is its key, which no other message carries."""
 
     seed: Base64Bytes = field(repr=False)
@@ -174,7 +174,7 @@ class Leave:
 
 
 ToHelper = (
-    Welcome
+    Hello
     | WorkersHeld
     | KeysHeld
     | QuotaStandings
@@ -296,7 +296,7 @@ class RequestsObserved:
     """Refusals for lack of room, and measurements for a collector, since the previous message."""
 
     refused: tuple[NoRoomCount, ...]
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[HistogramValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +339,7 @@ _TO_HELPER = {kind.__name__.encode(): _ADAPTERS[kind] for kind in ToHelper.__arg
 _TO_FIRST = {kind.__name__.encode(): _ADAPTERS[kind] for kind in ToFirst.__args__}
 
 
-def framed(word: ToHelper | ToFirst) -> bytes:
+def encode_frame(word: ToHelper | ToFirst) -> bytes:
     """Encode a message as a frame: its type, a space, and its fields in JSON; raise `Unreadable` if it is too long."""
     kind = type(word)
     body = b"%b %b" % (kind.__name__.encode(), _ADAPTERS[kind].dump_json(word))

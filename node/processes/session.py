@@ -17,7 +17,7 @@ from node.observe.counters import Counts
 from node.observe.metrics import Metrics
 from node.observe.recent_lines import LogLine
 from node.processes.channel import Channel
-from node.processes.forward import ConnectionUse, DescriptorReceiver, lend
+from node.processes.forward import ConnectionUse, DescriptorReceiver, lend_pipe
 from node.processes.protocol import (
     EvidenceShown,
     Leave,
@@ -66,7 +66,7 @@ class HelperSlots:
         self._lending = lending
         self._crew = crew
         self._helper = helper
-        self._turns: dict[int, asyncio.Task[None]] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}
         self._lent: Counter[Service] = Counter()
 
     def hear(self, word: SlotAsked | SlotCancelled | SlotFreed | SlotUsed) -> None:
@@ -77,7 +77,7 @@ class HelperSlots:
             case SlotAsked():
                 self._queue(word)
             case SlotCancelled(number):
-                if (turn := self._turns.get(number)) is not None:
+                if (turn := self._waiting.get(number)) is not None:
                     turn.cancel()
             case SlotFreed(service):
                 # Only a slot that was lent can be given back.
@@ -85,9 +85,9 @@ class HelperSlots:
                     self._lent[service] -= 1
                     self._lending.give_back(service)
             case SlotUsed(model, seconds):
-                self._lending.took(model, seconds)
+                self._lending.record_slot_time(model, seconds)
 
-    def lent(self, service: Service) -> int:
+    def lent_count(self, service: Service) -> int:
         """Return the number of a worker's slots that the helper holds."""
         return self._lent[service]
 
@@ -103,13 +103,13 @@ class HelperSlots:
         self._helper.tell(SlotGranted(number, service))
 
     def _queue(self, word: SlotAsked) -> None:
-        if len(self._turns) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self._helper.tell(SlotRefused(word.number, "too many requests wait", 1.0))
             return
-        turn = self._turns[word.number] = self._crew.spawn(self._turn(word))
-        turn.add_done_callback(lambda _: self._turns.pop(word.number, None))
+        turn = self._waiting[word.number] = self._crew.spawn(self._wait_for_slot(word))
+        turn.add_done_callback(lambda _: self._waiting.pop(word.number, None))
 
-    async def _turn(self, word: SlotAsked) -> None:
+    async def _wait_for_slot(self, word: SlotAsked) -> None:
         request = Request(
             id="",
             kind=Kind.CHAT,
@@ -176,8 +176,8 @@ class HelperSession:
         self._services = services
         self._crew = BackgroundTasks()
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._channel = Channel(read_by_first, self._take)
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._channel = Channel(read_by_first, self._handle_message)
         self._slots = HelperSlots(services.lending, self._crew, self._channel)
         self._receiver: DescriptorReceiver | None = None
         self.ready = asyncio.Event()
@@ -189,7 +189,7 @@ class HelperSession:
     async def begin(self, end: socket.socket, doors: socket.socket) -> None:
         """Connect to a helper over this process's ends of its socket pairs."""
         await self._channel.open(end)
-        self._receiver = DescriptorReceiver(doors, self._let_in)
+        self._receiver = DescriptorReceiver(doors, self._accept_connection)
 
     async def ended(self) -> None:
         """Wait until the helper is gone, and take back its slots."""
@@ -202,10 +202,10 @@ class HelperSession:
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
-        for asked in self._asked.values():
+        for asked in self._pending.values():
             if not asked.done():
                 asked.set_exception(ConnectionResetError("a helper has ended"))
-        await self._crew.dismiss()
+        await self._crew.cancel_all()
         self._slots.end()
 
     def tell(self, word: ToHelper) -> None:
@@ -219,57 +219,57 @@ class HelperSession:
         """
         number = next(self._numbers)
         question = StateAsked(number, tuple(self.beside.items()))
-        return cast("LoadReport", await self._answer(question, within=within))
+        return cast("LoadReport", await self._query(question, within=within))
 
     async def lines_since(self, time: float) -> tuple[LogLine, ...]:
         """Query the last lines of the helper's log; raise `TimeoutError`, or `ConnectionError` if it has ended."""
         question = LinesAsked(next(self._numbers), time)
-        return cast("tuple[LogLine, ...]", await self._answer(question, within=FROZEN))
+        return cast("tuple[LogLine, ...]", await self._query(question, within=FROZEN))
 
-    def part_of(self, service: Service) -> int:
+    def requests_at(self, service: Service) -> int:
         """Return the known number of this helper's requests at a worker."""
         said = (load.in_flight for s, load in self.state.loads if s == service)
-        return self._slots.lent(service) + sum(said)
+        return self._slots.lent_count(service) + sum(said)
 
     def leave(self, *, ends: bool = True) -> None:
         """Tell the helper to end, or only to accept no more connections of callers."""
         self.tell(Leave(ends))
 
-    async def _answer(self, question: StateAsked | LinesAsked, *, within: float) -> object:
+    async def _query(self, question: StateAsked | LinesAsked, *, within: float) -> object:
         if self._channel.closed.is_set():
             raise ConnectionResetError("a helper has ended")
-        asked = self._asked[question.number] = asyncio.get_running_loop().create_future()
+        asked = self._pending[question.number] = asyncio.get_running_loop().create_future()
         self.tell(question)
         try:
             async with asyncio.timeout(within):
                 return await asked
         finally:
-            del self._asked[question.number]
+            del self._pending[question.number]
 
-    def _answered(self, number: int, answer: object) -> None:
-        asked = self._asked.get(number)
+    def _resolve(self, number: int, answer: object) -> None:
+        asked = self._pending.get(number)
         if asked is not None and not asked.done():
             asked.set_result(answer)
 
-    def _take(self, word: ToFirst) -> None:
+    def _handle_message(self, word: ToFirst) -> None:
         match word:
             case SlotAsked() | SlotCancelled() | SlotFreed() | SlotUsed():
                 self._slots.hear(word)
             case LoadReport():
                 self.state = word
-                self._answered(word.number, word)
+                self._resolve(word.number, word)
             case LinesTold(number, lines):
-                self._answered(number, lines)
+                self._resolve(number, lines)
             case QuotaSpent() | UsageCounted() | ReceiptsMade() | RequestsObserved():
                 self._services.hear(word)
             case EvidenceShown() | RecordStale() | ProbeAsked():
-                self._note(word)
+                self._handle_evidence(word)
             case ReachAsked(number, node):
                 self._crew.spawn(self._reach(number, node))
             case Ready():
                 self.ready.set()
 
-    def _note(self, word: EvidenceShown | RecordStale | ProbeAsked) -> None:
+    def _handle_evidence(self, word: EvidenceShown | RecordStale | ProbeAsked) -> None:
         registry = self._services.registry
         match word:
             case EvidenceShown(node, evidence):
@@ -283,9 +283,9 @@ class HelperSession:
     async def _reach(self, number: int, node: PeerId) -> None:
         self.tell(Relayed(number, await self._services.peers.relayed(node)))
 
-    def _let_in(self, door: ConnectionUse, connection: socket.socket) -> None:
+    def _accept_connection(self, door: ConnectionUse, connection: socket.socket) -> None:
         match door:
             case ConnectionUse.HTTP:
                 self._crew.spawn(self._services.control.take(connection))
             case ConnectionUse.PIPE:
-                self._crew.spawn(lend(connection, self._services.peers))
+                self._crew.spawn(lend_pipe(connection, self._services.peers))

@@ -34,7 +34,7 @@ from registry.clock import Clock
 from registry.errors import InvalidFrame
 from registry.intake.access_list import access_list_of
 from registry.members.liveness import Evidence, Presence
-from registry.records import PeerId, Service, Standing, told_name
+from registry.records import PeerId, Service, Standing, display_name
 from registry.settings import RegistrySettings
 from router.errors import NobodyServes, NoCapacity
 from router.outcome import Outcome
@@ -55,7 +55,7 @@ class EvidenceReporter:
         self.own = own
         self._first = first
         self._now = now
-        self._answered: dict[PeerId, float] = {}
+        self._answered_at: dict[PeerId, float] = {}
 
     def observe(self, outcome: Outcome) -> None:
         """Report what an attempt's outcome shows, if it is news."""
@@ -65,23 +65,23 @@ class EvidenceReporter:
         if node == self.own or shown is None:
             return
         if shown is Evidence.FAILED:
-            self._answered.pop(node, None)
+            self._answered_at.pop(node, None)
             self._first.tell(EvidenceShown(node, shown))
         else:
             self._alive(node)
 
-    def look_at(self, node: PeerId) -> None:
+    def request_probe(self, node: PeerId) -> None:
         """Ask for a probe of a node."""
         self._first.tell(ProbeAsked(node))
 
     def _alive(self, node: PeerId) -> None:
         now = self._now()
-        last = self._answered.get(node)
+        last = self._answered_at.get(node)
         if last is not None and now - last < PAUSE:
             return
-        if len(self._answered) >= MAX_NODES:
-            self._answered.clear()
-        self._answered[node] = now
+        if len(self._answered_at) >= MAX_NODES:
+            self._answered_at.clear()
+        self._answered_at[node] = now
         self._first.tell(EvidenceShown(node, Evidence.ANSWERED))
 
 
@@ -94,13 +94,13 @@ class SlotClient:
     def __init__(self, first: Sender[ToFirst]) -> None:
         self._first = first
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._pending: dict[int, asyncio.Future[Answer]] = {}
 
     async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
         """Take a slot for a request at the first of these workers that has one free; return `None` if none has."""
         number = next(self._numbers)
         asked = SlotAsked(number, tuple(services), background=request.background)
-        return _service(await self._answer(asked))
+        return _service(await self._query(asked))
 
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a request gets a slot of one of these workers; raise `NoCapacity` or `NobodyServes`."""
@@ -114,49 +114,49 @@ class SlotClient:
             patience=request.patience,
             background=request.background,
         )
-        service = _service(await self._answer(asked))
+        service = _service(await self._query(asked))
         if service is None:
-            raise NobodyServes(f"{told_name(request.model)} was unregistered")
+            raise NobodyServes(f"{display_name(request.model)} was unregistered")
         return service
 
     def give_back(self, service: Service) -> None:
         """Give a slot back."""
         self._first.tell(SlotFreed(service))
 
-    def took(self, model: str, seconds: float) -> None:
+    def record_slot_time(self, model: str, seconds: float) -> None:
         """Report how long a request for a model held its slot."""
         self._first.tell(SlotUsed(model, seconds))
 
     async def relayed(self, peer: PeerId) -> bool:
         """Ask the first process to connect to a peer, and return whether that is through a relay."""
-        answer = await self._answer(ReachAsked(next(self._numbers), peer))
+        answer = await self._query(ReachAsked(next(self._numbers), peer))
         return isinstance(answer, Relayed) and answer.relayed
 
     def hear(self, answer: Answer) -> None:
         """Handle an answer. A slot for a request that was cancelled is given back."""
-        asked = self._asked.pop(answer.number, None)
+        asked = self._pending.pop(answer.number, None)
         if asked is None or asked.done():
-            self._unwanted(answer)
+            self._return_unwanted(answer)
         else:
             asked.set_result(answer)
 
-    async def _answer(self, question: SlotAsked | ReachAsked) -> Answer:
+    async def _query(self, question: SlotAsked | ReachAsked) -> Answer:
         asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asked[question.number] = asked
+        self._pending[question.number] = asked
         self._first.tell(question)
         try:
             return await asked
         except asyncio.CancelledError:
             if asked.done() and not asked.cancelled():
                 # The answer came at the moment of the cancellation.
-                self._unwanted(asked.result())
+                self._return_unwanted(asked.result())
             elif isinstance(question, SlotAsked):
                 self._first.tell(SlotCancelled(question.number))
             raise
         finally:
-            self._asked.pop(question.number, None)
+            self._pending.pop(question.number, None)
 
-    def _unwanted(self, answer: Answer) -> None:
+    def _return_unwanted(self, answer: Answer) -> None:
         if isinstance(answer, SlotGranted) and answer.service is not None:
             self.give_back(answer.service)
 

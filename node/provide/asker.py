@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import aiohttp
 import orjson
 
-from node.config.sources import key_shown
+from node.config.sources import configured_key
 from router.peers.headers import BACKGROUND, PRIORITY, SESSION
 from router.select.candidates import Reason
 
@@ -42,7 +42,7 @@ class Asker:
         self._node = node.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
         self._headers = {"content-type": "application/json"}
-        if key := key_shown():
+        if key := configured_key():
             self._headers["authorization"] = f"Bearer {key}"
         if background:
             self._headers[PRIORITY] = BACKGROUND

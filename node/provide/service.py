@@ -16,7 +16,7 @@ from node.errors import CommandFailed
 from node.provide.database import DatabaseError
 from node.provide.face import application
 from node.provide.plan import Provider, ProviderPlan
-from node.runtime import endings, lock_of
+from node.runtime import ending_signals, hold_file_lock
 
 EXTRAS = {"apsw": "vectors", "sqlite_vec": "vectors", "psycopg": "postgres"}
 """Extras that bring the modules that only some providers need."""
@@ -34,7 +34,7 @@ def run(
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
         plan.folder.chmod(0o700)
-        with lock_of(plan.folder / _LOCK, f"{plan.folder} is in use by another provider"):
+        with hold_file_lock(plan.folder / _LOCK, f"{plan.folder} is in use by another provider"):
             provider = _made(plan, make, node)
             try:
                 uvloop.run(_serve(plan, provider, node, ready))
@@ -64,7 +64,7 @@ async def _serve(
     plan: ProviderPlan, provider: Provider, node: Client, ready: Callable[[str], None]
 ) -> None:
     over = asyncio.Event()
-    for number in endings():
+    for number in ending_signals():
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     key = _key(plan.folder / _KEY)
     runner = web.AppRunner(application(provider.routes(), key), access_log=None)

@@ -14,7 +14,7 @@ from node.secrets import secret_files
 from registry.records import PeerId
 
 
-def shown(text: str) -> str:
+def read_argument(text: str) -> str:
     """Return a text that is given directly, as `@FILE`, or as `-` for standard input; raise `SecretRefused`."""
     if text == "-":
         return sys.stdin.read(invitation.MAX_CHARACTERS + 1).strip()
@@ -26,7 +26,7 @@ def shown(text: str) -> str:
         raise SecretRefused(f"there is no file {text[1:]}") from None
 
 
-def join(data_dir: Path, text: str) -> None:
+def save_invitation(data_dir: Path, text: str) -> None:
     """Keep an invitation, replacing an earlier one; raise `SecretRefused` if it is damaged, forged, expired or for users.
 
     An invitation that is already kept is left as it is, even if expired: a node that is started with it each time still starts.
@@ -36,7 +36,7 @@ def join(data_dir: Path, text: str) -> None:
         grants.check(held.grant)
     except GrantRefused as error:
         raise SecretRefused(f"--join: {error}") from error
-    if held == joined(data_dir):
+    if held == load_invitation(data_dir):
         return
     if held.grant.expires <= time.time():
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(held.grant.expires))
@@ -51,14 +51,14 @@ def join(data_dir: Path, text: str) -> None:
             secret_files.write_new(data_dir / name, content + "\n")
 
 
-def sealed(held: Invitation, node: PeerId) -> str:
+def seal_grant(held: Invitation, node: PeerId) -> str:
     """Return the grant of an invitation, sealed for `node`; empty if it has expired."""
     if held.grant.expires <= time.time():
         return ""
     return grants.written(grants.seal(held.grant, node))
 
 
-def with_way(settings: Settings, held: Invitation, data_dir: Path) -> Settings:
+def with_invitation(settings: Settings, held: Invitation, data_dir: Path) -> Settings:
     """Return the settings with the invitation's bootstrap addresses added, and the mesh's key if the settings have none."""
     bootstrap = tuple(dict.fromkeys((*settings.mesh.bootstrap, *held.addresses)))
     key = settings.node.swarm_key or (str(data_dir / SWARM_KEY) if held.swarm_key else "")
@@ -70,7 +70,7 @@ def with_way(settings: Settings, held: Invitation, data_dir: Path) -> Settings:
     )
 
 
-def joined(data_dir: Path) -> Invitation | None:
+def load_invitation(data_dir: Path) -> Invitation | None:
     """Return the kept invitation, `None` if there is none; raise `SecretRefused`."""
     path = data_dir / INVITATION
     try:

@@ -16,13 +16,13 @@ _NUMBERLIKE = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _THIS_MACHINE = frozenset({"localhost", "ip6-localhost"})
 
 
-def among_ourselves(own: Reach) -> bool:
+def is_local_only(own: Reach) -> bool:
     """Return whether this node is reached from this machine only, so that a peer's loopback is ours too."""
     hosts = [*map(_host_of_multiaddr, own.mesh), *map(_host_of_link, own.links)]
     return all(map(_is_loopback, hosts))
 
 
-def address_of(host: str) -> IPv4Address | IPv6Address | None:
+def parse_ip(host: str) -> IPv4Address | IPv6Address | None:
     """Return an IP literal as an address, `None` when it is a name. An IPv4-mapped IPv6 address becomes an IPv4 address."""
     try:
         number = ip_address(host)
@@ -35,11 +35,11 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 # This and `_is_loopback` are cached: they check each address of a peer for each request that is sent there.
 @lru_cache(maxsize=4096)
-def credible(host: str, *, together: bool) -> bool:
+def is_credible_host(host: str, *, together: bool) -> bool:
     """Return whether a peer may be at a host, a name or an address. Loopback needs all `together` on one machine."""
     if not host or _is_loopback(host):
         return bool(host) and together
-    number = address_of(host)
+    number = parse_ip(host)
     if number is None:
         # No name ends in a number, but resolvers read 127.1 and 0x7f000001 as addresses.
         return not _NUMBERLIKE.fullmatch(host.rstrip(".").rpartition(".")[2])
@@ -50,15 +50,17 @@ def credible(host: str, *, together: bool) -> bool:
 
 def direct_addresses(reach: Reach, node: PeerId, *, together: bool) -> tuple[str, ...]:
     """Return the multiaddrs at which a node itself may listen."""
-    return tuple(a for a in _of(reach.mesh, node, together=together) if _RELAYED not in a)
+    return tuple(
+        a for a in _own_addresses(reach.mesh, node, together=together) if _RELAYED not in a
+    )
 
 
 def relayed_addresses(reach: Reach, node: PeerId, *, together: bool) -> tuple[str, ...]:
     """Return the multiaddrs at which a relay may forward to a node."""
-    return tuple(a for a in _of(reach.mesh, node, together=together) if _RELAYED in a)
+    return tuple(a for a in _own_addresses(reach.mesh, node, together=together) if _RELAYED in a)
 
 
-def _of(mesh: Iterable[str], node: PeerId, *, together: bool) -> Iterable[str]:
+def _own_addresses(mesh: Iterable[str], node: PeerId, *, together: bool) -> Iterable[str]:
     for address in mesh:
         # An address without the node's own peer id is not dialled.
         where, _, peer = address.rpartition("/p2p/")
@@ -66,7 +68,7 @@ def _of(mesh: Iterable[str], node: PeerId, *, together: bool) -> Iterable[str]:
             continue
         kind = address.split("/")[1:2]
         host = _host_of_multiaddr(address)
-        if kind == ["memory"] or (kind[0] in _KINDS and credible(host, together=together)):
+        if kind == ["memory"] or (kind[0] in _KINDS and is_credible_host(host, together=together)):
             yield address
 
 
@@ -82,7 +84,7 @@ def _host_of_link(link: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_loopback(host: str) -> bool:
-    number = address_of(host)
+    number = parse_ip(host)
     if number is None:
         return host.lower().rstrip(".") in _THIS_MACHINE or host.lower().endswith(".localhost")
     return number.is_loopback

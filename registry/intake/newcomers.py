@@ -62,7 +62,7 @@ class Newcomers:
         self._from_others = RateLimit(rate=per_second, burst=AT_ONCE)
         self._from_chosen = RateLimit(rate=per_second, burst=CHOSEN_AT_ONCE)
 
-    def meet(self, peer: PeerId, *, chosen: bool) -> None:
+    def note_connected(self, peer: PeerId, *, chosen: bool) -> None:
         """Note that a connection to a peer is open, and whether this node dialled it."""
         self._met.add(peer)
         self._weight -= self._strangers.pop(peer, 0)
@@ -98,7 +98,7 @@ class Newcomers:
         if newcomer:
             self._admit(node, via, now, weight)
         # Lost nodes make room for live ones only: otherwise two full registries swap their lost nodes for ever.
-        gone = self._lighten(node, weight, lost() if fresh else (), now)
+        gone = self._free_weight(node, weight, lost() if fresh else (), now)
         if newcomer and not gone and not self.has_room(node, len(held)):
             if not fresh:
                 raise LimitReached(f"no room for {node}, which has been silent")
@@ -121,13 +121,13 @@ class Newcomers:
             raise LimitReached(f"the registry already contains {self._places:,} nodes")
         return gone
 
-    def too_heavy(self, node: PeerId, weight: int) -> bool:
+    def is_too_heavy(self, node: PeerId, weight: int) -> bool:
         """Return whether all strangers would weigh too much with this weight of a node."""
         if not weight or node in self._met:
             return False
         return self._weight - self._strangers.get(node, 0) + weight > self._heaviest
 
-    def refuses(self, node: PeerId, now: float) -> bool:
+    def is_refused(self, node: PeerId, now: float) -> bool:
         """Return whether a node's record was too heavy within `REFUSED_SECONDS`, so that it is not worth fetching."""
         return self._refused.get(node, now) > now
 
@@ -150,12 +150,12 @@ class Newcomers:
         if not self._pace(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
             raise LimitReached(f"{via} introduces more unknown nodes than its limit")
 
-    def _lighten(
+    def _free_weight(
         self, node: PeerId, weight: int, lost: Sequence[PeerId], now: float
     ) -> list[PeerId]:
         """Choose nodes of `lost` to forget so that a record of this weight fits; raise `LimitReached` if it cannot."""
         gone: list[PeerId] = []
-        if not self.too_heavy(node, weight):
+        if not self.is_too_heavy(node, weight):
             return gone
         over = self._weight - self._strangers.get(node, 0) + weight - self._heaviest
         for heavy in lost:

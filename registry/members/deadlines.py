@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import TypeVar, overload
 
-from registry.members.liveness import Pulse, Status
+from registry.members.liveness import MemberHealth, Status
 from registry.records import PeerId
 
 Other = TypeVar("Other")
@@ -18,47 +18,47 @@ Other = TypeVar("Other")
 _FOREVER = float("inf")
 
 
-class MemberDeadlines(Mapping[PeerId, Pulse]):
-    """One pulse for each node. Times are seconds, as in `Pulse.due`, whose arguments are passed through."""
+class MemberDeadlines(Mapping[PeerId, MemberHealth]):
+    """One pulse for each node. Times are seconds, as in `Pulse.next_change_at`, whose arguments are passed through."""
 
     def __init__(self) -> None:
-        self._pulses: dict[PeerId, Pulse] = {}
+        self._health: dict[PeerId, MemberHealth] = {}
         self._suspects: dict[PeerId, None] = {}
         self._lost: dict[PeerId, None] = {}
         # Each living node was last heard at its bound or later, and is on the heap with it. Other heap entries are outdated.
         self._bounds: dict[PeerId, float] = {}
         self._silence: list[tuple[float, PeerId]] = []
 
-    def __getitem__(self, node: PeerId) -> Pulse:
-        return self._pulses[node]
+    def __getitem__(self, node: PeerId) -> MemberHealth:
+        return self._health[node]
 
     @overload
-    def get(self, node: PeerId) -> Pulse | None: ...
+    def get(self, node: PeerId) -> MemberHealth | None: ...
     @overload
-    def get(self, node: PeerId, default: Pulse | Other) -> Pulse | Other: ...
+    def get(self, node: PeerId, default: MemberHealth | Other) -> MemberHealth | Other: ...
     def get(self, node: PeerId, default: object = None) -> object:
         """Return the pulse of a node. The inherited method makes two more calls, for each request to another node."""
-        return self._pulses.get(node, default)
+        return self._health.get(node, default)
 
     def __iter__(self) -> Iterator[PeerId]:
-        return iter(self._pulses)
+        return iter(self._health)
 
     def __len__(self) -> int:
-        return len(self._pulses)
+        return len(self._health)
 
     @property
-    def living(self) -> int:
+    def living_count(self) -> int:
         """The number of nodes that are not lost."""
-        return len(self._pulses) - len(self._lost)
+        return len(self._health) - len(self._lost)
 
     @property
     def lost(self) -> list[PeerId]:
         """The lost nodes, the one that was heard longest ago first."""
-        return sorted(self._lost, key=lambda node: self._pulses[node].heard)
+        return sorted(self._lost, key=lambda node: self._health[node].heard)
 
-    def put(self, node: PeerId, pulse: Pulse) -> None:
+    def put(self, node: PeerId, pulse: MemberHealth) -> None:
         """Set a node's pulse."""
-        self._pulses[node] = pulse
+        self._health[node] = pulse
         self._suspects.pop(node, None)
         self._lost.pop(node, None)
         match pulse.contact:
@@ -68,11 +68,11 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
                 self._lost[node] = None
             case Status.ALIVE | Status.UNREACHABLE:
                 if pulse.heard < self._bounds.get(node, _FOREVER):
-                    self._bind(node, pulse.heard)
+                    self._push_bound(node, pulse.heard)
 
     def remove(self, node: PeerId) -> None:
         """Stop following a node."""
-        del self._pulses[node]
+        del self._health[node]
         self._suspects.pop(node, None)
         self._lost.pop(node, None)
 
@@ -87,10 +87,10 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
         """Return when `pass_time` next changes a pulse; infinity when it never does."""
         silent = self._longest_silent()
         looked_at = self._suspects if silent is None else (*self._suspects, silent)
-        return min((self._pulses[node].due(**times) for node in looked_at), default=_FOREVER)
+        return min((self._health[node].due(**times) for node in looked_at), default=_FOREVER)
 
     def _pass_time(self, node: PeerId, now: float, times: Mapping[str, float]) -> bool:
-        before = self._pulses[node]
+        before = self._health[node]
         after = before.at(now, **times)
         if after is before:
             return False
@@ -101,17 +101,17 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
         while self._silence:
             bound, node = self._silence[0]
             if self._bounds.get(node) == bound:
-                if self._lives(node) and self._pulses[node].heard == bound:
+                if self._lives(node) and self._health[node].heard == bound:
                     return node
                 del self._bounds[node]
                 if self._lives(node):
-                    self._bind(node, self._pulses[node].heard)
+                    self._push_bound(node, self._health[node].heard)
             heapq.heappop(self._silence)
         return None
 
     def _lives(self, node: PeerId) -> bool:
-        return node in self._pulses and node not in self._suspects and node not in self._lost
+        return node in self._health and node not in self._suspects and node not in self._lost
 
-    def _bind(self, node: PeerId, heard: float) -> None:
+    def _push_bound(self, node: PeerId, heard: float) -> None:
         self._bounds[node] = heard
         heapq.heappush(self._silence, (heard, node))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from registry.records import PeerId, Standing, Version
-from registry.values import changed
+from registry.values import replace_fields
 
 
 class Status(StrEnum):
@@ -122,7 +122,7 @@ _AS_PRESENCE = {status: Presence(status) for status in Status}
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class MemberHealth:
     """What this node knows about the life of another; times are seconds on this machine's monotonic clock.
 
     `version` and `beat` are those of the newest heartbeat: only a greater pair proves life.
@@ -149,21 +149,21 @@ class Pulse:
         fresh = self.contact is Status.ALIVE and now - self.heard < FRESH
         return fresh and self.shut is None and self.accused < self.heard
 
-    def silence(self, now: float) -> float:
+    def seconds_silent(self, now: float) -> float:
         """Return the seconds since the node was last heard, or since it has been followed if it never was."""
         return now - (self.heard if self.heard > _NEVER else self.since)
 
-    def after(self, evidence: Evidence, now: float) -> "Pulse":
+    def after(self, evidence: Evidence, now: float) -> "MemberHealth":
         """Return the pulse after `evidence` was seen at `now`."""
-        moved = self._become(TABLE[self.contact].get(evidence, self.contact), evidence, now)
+        moved = self._with_status(TABLE[self.contact].get(evidence, self.contact), evidence, now)
         if evidence is not Evidence.UNREACHED or moved.contact is not Status.SUSPECT:
             return moved
         first = moved.unreached if moved.rounds else now
-        return changed(moved, rounds=moved.rounds + 1, unreached=first)
+        return replace_fields(moved, rounds=moved.rounds + 1, unreached=first)
 
-    def barred(self, evidence: Evidence, now: float) -> "Pulse":
+    def with_path_failure(self, evidence: Evidence, now: float) -> "MemberHealth":
         """Return the pulse after a probe failed on this node's own path, while the node was heard: no reason for suspicion."""
-        return self._become(self.contact, evidence, now)
+        return self._with_status(self.contact, evidence, now)
 
     def due(self, *, lease: float, suspicion: float, awake: float = _NEVER) -> float:
         """Return when this pulse changes as time passes without evidence; infinity when it does not.
@@ -184,14 +184,16 @@ class Pulse:
             return min(silence, unconfirmed)
         return min(silence, unconfirmed, max(since, awake) + suspicion)
 
-    def at(self, now: float, *, lease: float, suspicion: float, awake: float = _NEVER) -> "Pulse":
+    def at(
+        self, now: float, *, lease: float, suspicion: float, awake: float = _NEVER
+    ) -> "MemberHealth":
         """Return the pulse after time has passed without evidence."""
         if now < self.due(lease=lease, suspicion=suspicion, awake=awake):
             return self
         silent = now >= max(self.heard, awake) + lease
         return self.after(Evidence.SILENCE if silent else Evidence.DOUBT, now)
 
-    def _become(self, contact: Status, evidence: Evidence, now: float) -> "Pulse":
+    def _with_status(self, contact: Status, evidence: Evidence, now: float) -> "MemberHealth":
         heard, shut = now if evidence in LIFE else self.heard, self.shut
         if evidence in OPENS or Status.LOST in (contact, self.contact):
             shut = None
@@ -200,17 +202,17 @@ class Pulse:
         if contact is Status.ALIVE and shut:
             contact = Status.UNREACHABLE
         if contact is self.contact:
-            return changed(self, heard=heard, shut=shut)
+            return replace_fields(self, heard=heard, shut=shut)
         # A proof of life through a helper is not the reason why this node does not reach it.
         why = shut if contact is Status.UNREACHABLE and shut else evidence
-        kept = changed(self, rounds=0, unreached=_NEVER)
-        return changed(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
+        kept = replace_fields(self, rounds=0, unreached=_NEVER)
+        return replace_fields(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
 
 
-def first_pulse(*, heard: float, now: float, lease: float) -> Pulse:
+def initial_health(*, heard: float, now: float, lease: float) -> MemberHealth:
     """Return the first pulse of a node that was last heard at `heard`, maybe by another node."""
     fresh = heard + lease > now
-    return Pulse(
+    return MemberHealth(
         contact=Status.ALIVE if fresh else Status.LOST,
         heard=heard,
         since=now,

@@ -29,41 +29,41 @@ class Reporter:
     """Remembers the last reported load of each busy replica."""
 
     def __init__(self) -> None:
-        self._said: dict[Service, Load] = {}
-        self._spoke = float("-inf")
+        self._reported: dict[Service, Load] = {}
+        self._reported_at = float("-inf")
 
     def rows(
         self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
     ) -> dict[Service, Load]:
         """Return the rows to report now, mostly none; they count as reported. `busy` are the replicas with requests."""
-        silent = (now - self._spoke) / rarity
-        if silent < INTERVAL or not (busy or self._said):
+        silent = (now - self._reported_at) / rarity
+        if silent < INTERVAL or not (busy or self._reported):
             return {}
         ended = {
             service: replace(load, in_flight=0, queued=0, rate=0.0)
-            for service, load in self._said.items()
+            for service, load in self._reported.items()
             if service not in busy
         }
         rows = {**ended, **busy}
-        if silent < REPEAT and not any(self._moved(*row) for row in rows.items()):
+        if silent < REPEAT and not any(self._has_changed(*row) for row in rows.items()):
             return {}
-        self._spoke = now
+        self._reported_at = now
         chosen = dict(sorted(rows.items(), key=self._weight, reverse=True)[:MAX_LOADS])
-        self._said = {s: load for s, load in (self._said | chosen).items() if load.waiting}
+        self._reported = {s: load for s, load in (self._reported | chosen).items() if load.waiting}
         return chosen
 
-    def _moved(self, service: Service, load: Load) -> bool:
-        before = self._said.get(service, _IDLE)
+    def _has_changed(self, service: Service, load: Load) -> bool:
+        before = self._reported.get(service, _IDLE)
         return _is_leap(before.in_flight, load.in_flight) or _is_leap(before.queued, load.queued)
 
     def _weight(self, row: tuple[Service, Load]) -> tuple[int, int]:
         # The largest changes go first, so that neither a burst nor the end of one waits; then the busiest replicas.
         service, load = row
-        before = self._said.get(service, _IDLE)
+        before = self._reported.get(service, _IDLE)
         return abs(load.waiting - before.waiting), load.waiting
 
 
-def loads_in(note: LoadNote, record: Record) -> dict[Service, Load]:
+def loads_by_service(note: LoadNote, record: Record) -> dict[Service, Load]:
     """Return the loads of a note by service; a row whose place in the record has no known service is skipped."""
     named = ((record.service_at(place), load) for place, load in note.rows)
     return {service: load for service, load in named if service is not None}
@@ -90,12 +90,12 @@ class LoadExchange:
         self._replica = replica
         self._now = now
         self._counters = counters
-        self._busy: Callable[[], Loads] = dict
+        self._source: Callable[[], Loads] = dict
         self._listeners: list[Callable[[PeerId, Loads], None]] = []
 
     def measure(self, busy: Callable[[], Loads]) -> None:
         """Call `busy` some times a second for the load of our replicas that have requests; it must not block."""
-        self._busy = busy
+        self._source = busy
 
     def on_load(self, listener: Callable[[PeerId, Loads], None]) -> None:
         """Call `listener` with a node and the loads that it reports of some of its replicas; it must not block."""
@@ -103,7 +103,7 @@ class LoadExchange:
 
     def say(self) -> list[Effect]:
         """Return the effects that publish our load, if it is worth a note now."""
-        effects = self._replica.report(self._busy(), self._now())
+        effects = self._replica.report(self._source(), self._now())
         self._counters["loads_out"] += len(effects)
         return effects
 

@@ -8,10 +8,18 @@ of another node changes no state by itself: it makes this node probe too, as doe
 from collections.abc import Mapping
 from dataclasses import replace
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.members.deadlines import MemberDeadlines
-from registry.members.liveness import LIFE, OPENS, UNPROBED, Evidence, Pulse, Status, first_pulse
-from registry.members.probe import ProbeSchedule, Round, choose_helpers, look_for
+from registry.members.liveness import (
+    LIFE,
+    OPENS,
+    UNPROBED,
+    Evidence,
+    MemberHealth,
+    Status,
+    initial_health,
+)
+from registry.members.probe import ProbeSchedule, Round, choose_helpers, probe_steps
 from registry.members.suspicion import Awareness, Suspicion
 from registry.records import PeerId, Version
 from registry.settings import RegistrySettings
@@ -42,55 +50,55 @@ _NEVER, _FOREVER = float("-inf"), float("inf")
 class Membership:
     """The pulses of all other nodes, and the probes that are due."""
 
-    def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
+    def __init__(self, settings: RegistrySettings, jitter: RandomSource) -> None:
         self.patience = Awareness()
         self.rarity = 1.0
         self._settings = settings
         self._jitter = jitter
-        self._pulses = MemberDeadlines()
-        self._turns = ProbeSchedule(settings, jitter)
-        self._gone: set[PeerId] = set()
+        self._health = MemberDeadlines()
+        self._schedule = ProbeSchedule(settings, jitter)
+        self._left: set[PeerId] = set()
         self._pending: dict[PeerId, float] = {}
         self._running: dict[PeerId, float] = {}
-        self._looked: dict[PeerId, float] = {}
-        self._doubts = Suspicion(settings, jitter)
-        self._awake = _NEVER
+        self._probe_requested_at: dict[PeerId, float] = {}
+        self._suspicion = Suspicion(settings, jitter)
+        self._resumed_at = _NEVER
         self._factor = 1.0
 
     @property
-    def pulses(self) -> Mapping[PeerId, Pulse]:
+    def pulses(self) -> Mapping[PeerId, MemberHealth]:
         """The pulse of every followed node."""
-        return self._pulses
+        return self._health
 
     # Followed nodes.
 
     def restore(self, node: PeerId, now: float, *, beat: tuple[Version, int] | None = None) -> None:
         """Follow a node that the store remembers; it counts as lost until it is heard."""
-        lost = Pulse(Status.LOST, heard=_NEVER, since=now, why=Evidence.SILENCE)
+        lost = MemberHealth(Status.LOST, heard=_NEVER, since=now, why=Evidence.SILENCE)
         if beat is not None:
             lost = replace(lost, version=beat[0], beat=beat[1])
-        if node not in self._pulses:
-            self._pulses.put(node, lost)
+        if node not in self._health:
+            self._health.put(node, lost)
 
     def follow(self, node: PeerId, *, heard: float, now: float, left: bool) -> None:
         """Note a newer record of a node, confirmed at `heard`, maybe by another node."""
-        pulse = self._pulses.get(node)
+        pulse = self._health.get(node)
         # A newer record proves life only as far as it is fresh: a sync may bring one from long ago.
         if pulse is None or heard > pulse.heard:
-            first = first_pulse(heard=heard, now=now, lease=self.lease)
-            self._pulses.put(node, first if pulse is None else _carry(pulse, first))
+            first = initial_health(heard=heard, now=now, lease=self.lease)
+            self._health.put(node, first if pulse is None else _health_after_record(pulse, first))
         # A node that left is not probed.
-        (self._gone.add if left else self._gone.discard)(node)
-        if left or self._pulses[node].contact is Status.ALIVE:
-            self._settle(node)
-        self._go_on(node, now)
+        (self._left.add if left else self._left.discard)(node)
+        if left or self._health[node].contact is Status.ALIVE:
+            self._cancel_suspicion(node)
+        self._schedule_probe(node, now)
 
     def forget(self, node: PeerId) -> None:
         """Stop following a node."""
-        self._pulses.remove(node)
-        self._gone.discard(node)
-        self._settle(node)
-        self._doubts.forget(node)
+        self._health.remove(node)
+        self._left.discard(node)
+        self._cancel_suspicion(node)
+        self._suspicion.forget(node)
 
     # Evidence.
 
@@ -102,44 +110,48 @@ class Membership:
         An answer is as old as its question, which was sent at `asked`: it may have waited to be read.
         """
         if evidence is Evidence.LINKED:
-            self._turns.join(node)
+            self._schedule.join(node)
         elif evidence is Evidence.PARTED:
-            self._turns.part(node)
-            self._doubts.parted(node, now)
-        before = self._pulses.get(node)
+            self._schedule.part(node)
+            self._suspicion.parted(node, now)
+        before = self._health.get(node)
         if before is None or (evidence in _OF_ROUNDS and node not in self._running):
             return False
         if self._is_outdated(node, before, evidence, asked):
             return False
-        spoke = evidence in _OF_ROUNDS and self._spoke(node, before, now)
-        after = before.barred(evidence, now) if spoke else before.after(evidence, now)
-        self._pulses.put(node, after)
-        self._note(node, evidence, now)
+        spoke = evidence in _OF_ROUNDS and self._was_heard_meanwhile(node, before, now)
+        after = before.with_path_failure(evidence, now) if spoke else before.after(evidence, now)
+        self._health.put(node, after)
+        self._note_evidence(node, evidence, now)
         if evidence in OPENS:
-            self._settle(node)
-        elif evidence in LIFE and after.contact is Status.ALIVE and node not in self._looked:
+            self._cancel_suspicion(node)
+        elif (
+            evidence in LIFE
+            and after.contact is Status.ALIVE
+            and node not in self._probe_requested_at
+        ):
             self._pending.pop(node, None)
         elif evidence is Evidence.LINKED and after.contact is not Status.ALIVE:
-            self._soon(node, now)
-        self._go_on(node, now)
+            self._schedule_probe_now(node, now)
+        self._schedule_probe(node, now)
         return after.contact is not before.contact
 
     def told(self, node: PeerId, heard: float, now: float) -> bool:
         """Note that a peer heard a node, which counts if this node has not since its start; return whether a state changed."""
-        pulse = self._pulses.get(node)
+        pulse = self._health.get(node)
         if pulse is None or pulse.heard > _NEVER or heard + self.lease <= now:
             return False
-        self._pulses.put(node, replace(pulse, heard=heard).after(Evidence.TOLD, now))
-        return self._pulses[node].contact is not pulse.contact
+        self._health.put(node, replace(pulse, heard=heard).after(Evidence.TOLD, now))
+        return self._health[node].contact is not pulse.contact
 
-    def accuse(self, node: PeerId, now: float) -> None:
+    def note_doubt(self, node: PeerId, now: float) -> None:
         """Note that another node cannot reach `node`, and schedule a probe, unless it gives a sign of life before."""
-        pulse = self._pulses.get(node)
-        if pulse is None or node in self._gone:
+        pulse = self._health.get(node)
+        if pulse is None or node in self._left:
             return
-        look = self._doubts.hear(node, now)
+        look = self._suspicion.hear(node, now)
         if look <= now:
-            self._pulses.put(node, replace(pulse, accused=now))
+            self._health.put(node, replace(pulse, accused=now))
         if pulse.contact is Status.ALIVE:
             wait = self._settings.probe_timeout * (0.25 + 0.5 * self._jitter())
             self._pending.setdefault(node, look + wait)
@@ -149,28 +161,28 @@ class Membership:
 
         It is not if the node is unknown, lost or has left, or was looked for less than `LOOK` seconds ago.
         """
-        pulse = self._pulses.get(node)
-        known = pulse is not None and pulse.contact is not Status.LOST and node not in self._gone
-        if not known or now - self._looked.get(node, _NEVER) < LOOK:
+        pulse = self._health.get(node)
+        known = pulse is not None and pulse.contact is not Status.LOST and node not in self._left
+        if not known or now - self._probe_requested_at.get(node, _NEVER) < LOOK:
             return False
-        self._looked[node] = now
-        self._soon(node, now)
+        self._probe_requested_at[node] = now
+        self._schedule_probe_now(node, now)
         return True
 
     def silent(self, node: PeerId) -> bool:
         """Return whether a node left this node's own probe unanswered, and has not answered since."""
-        pulse = self._pulses.get(node)
+        pulse = self._health.get(node)
         return pulse is not None and pulse.shut in _OF_ROUNDS
 
     def beat(self, node: PeerId, version: Version, beat: int) -> None:
         """Remember the newest heartbeat of a node."""
-        self._pulses.put(node, replace(self._pulses[node], beat=beat, version=version))
+        self._health.put(node, replace(self._health[node], beat=beat, version=version))
 
-    def stalled(self, seconds: float, now: float) -> None:
+    def note_stall(self, seconds: float, now: float) -> None:
         """Note that this process stalled: what it could not hear meanwhile does not count as silence."""
-        self.patience.stalled(seconds, now)
+        self.patience.note_stall(seconds, now)
         self._factor = self.patience.factor(now)
-        self._awake = now
+        self._resumed_at = now
 
     # Time.
 
@@ -182,26 +194,26 @@ class Membership:
     def tick(self, now: float) -> frozenset[PeerId]:
         """Apply what is due; return the nodes that became lost."""
         rarest = max(LONGEST_LEASE / self._settings.lease, 1.0)
-        self.rarity = min(max((self._pulses.living + 1) / FEW, 1.0), rarest)
+        self.rarity = min(max((self._health.living_count + 1) / FEW, 1.0), rarest)
         self._factor = self.patience.factor(now)
         # The prober ends rounds long before this. If it does not, the node gets another round.
         for node in [n for n, began in self._running.items() if self._overdue(began) <= now]:
             self.ended(node, now)
-        for node in [n for n, at in self._looked.items() if now - at > LOOK]:
-            del self._looked[node]
-        self._doubts.tick(now)
-        changed = self._pulses.pass_time(now, **self._times())
+        for node in [n for n, at in self._probe_requested_at.items() if now - at > LOOK]:
+            del self._probe_requested_at[node]
+        self._suspicion.tick(now)
+        changed = self._health.pass_time(now, **self._times())
         for node in changed:
-            self._rest(node)
+            self._cancel_probes(node)
         return frozenset(changed)
 
-    def probes(self, now: float) -> list[PeerId]:
-        """Begin the rounds of probes that are due, and return their nodes; `round` yields the steps, `ended` ends a round."""
+    def start_due_probes(self, now: float) -> list[PeerId]:
+        """Begin the probes that are due, and return their nodes; `probe_round` yields the steps, `end_probe` ends a round."""
         free = ROUNDS - len(self._running)
         due = [n for n, at in self._pending.items() if at <= now and n not in self._running][:free]
-        if len(due) < free and (turn := self._turn()) is not None and turn[1] <= now:
+        if len(due) < free and (turn := self._next_in_turn()) is not None and turn[1] <= now:
             due.append(turn[0])
-            self._turns.take(turn[0], now)
+            self._schedule.take(turn[0], now)
         for node in due:
             self._running[node] = now
             self._pending.pop(node, None)
@@ -211,98 +223,98 @@ class Membership:
         """Yield the steps of a round; `connected` are the peers that can be asked, each with its round trip in seconds."""
         if node not in self._running:
             return
-        helpers = choose_helpers(connected, node, self._pulses[node].proved_by, self._jitter)
-        linked, dial = node in connected, node in self._looked
-        yield from look_for(self._pulses[node], linked=linked, helpers=helpers, dial=dial)
+        helpers = choose_helpers(connected, node, self._health[node].proved_by, self._jitter)
+        linked, dial = node in connected, node in self._probe_requested_at
+        yield from probe_steps(self._health[node], linked=linked, helpers=helpers, dial=dial)
 
-    def proved(self, node: PeerId, helper: PeerId) -> None:
+    def note_proof(self, node: PeerId, helper: PeerId) -> None:
         """Remember the helper that got a proof of life from a node: it is asked first the next time."""
-        if node in self._pulses:
-            self._pulses.put(node, replace(self._pulses[node], proved_by=helper))
+        if node in self._health:
+            self._health.put(node, replace(self._health[node], proved_by=helper))
 
     def ended(self, node: PeerId, now: float) -> None:
         """End a round, and schedule the next if the node is suspect or unreachable."""
         if self._running.pop(node, None) is None:
             return
-        match self._pulses[node].contact:
+        match self._health[node].contact:
             case Status.SUSPECT:
                 wait = self._settings.probe * (0.5 + 0.5 * self._jitter())
                 self._pending.setdefault(node, now + wait)
             case Status.UNREACHABLE:
-                self._go_on(node, now)
+                self._schedule_probe(node, now)
             case Status.ALIVE | Status.LOST:
                 pass
 
-    def doubts(self, now: float) -> list[PeerId]:
+    def take_due_doubts(self, now: float) -> list[PeerId]:
         """Return the nodes that the others should probe too, each once; they wait while this node distrusts itself."""
-        return self._doubts.said(now) if self._factor == 1.0 else []
+        return self._suspicion.said(now) if self._factor == 1.0 else []
 
     def due(self) -> float:
         """Return when something is due next."""
-        found = [self._pulses.due(**self._times())]
+        found = [self._health.due(**self._times())]
         if self._factor == 1.0:
-            found.append(self._doubts.due())
+            found.append(self._suspicion.due())
         found += map(self._overdue, self._running.values())
         if len(self._running) >= ROUNDS:
             return min(found)
-        turn = self._turn()
+        turn = self._next_in_turn()
         found += (at for node, at in self._pending.items() if node not in self._running)
         return min(*found, turn[1] if turn else _FOREVER)
 
     def lost(self) -> list[PeerId]:
         """Return the lost nodes, the one that was heard longest ago first."""
-        return self._pulses.lost
+        return self._health.lost
 
-    def never_heard(self) -> bool:
+    def has_unheard_nodes(self) -> bool:
         """Return whether there are nodes that gave no sign of life since our start, and have not left."""
-        return any(p.heard == _NEVER and n not in self._gone for n, p in self._pulses.items())
+        return any(p.heard == _NEVER and n not in self._left for n, p in self._health.items())
 
     # Internals.
 
     def _overdue(self, began: float) -> float:
         longest = self._settings.probe + 10 * self._settings.probe_timeout
-        return max(began, self._awake) + longest
+        return max(began, self._resumed_at) + longest
 
     def _times(self) -> dict[str, float]:
         suspicion = self._settings.suspicion * self._factor
-        return {"lease": self.lease, "suspicion": suspicion, "awake": self._awake}
+        return {"lease": self.lease, "suspicion": suspicion, "awake": self._resumed_at}
 
-    def _turn(self) -> tuple[PeerId, float] | None:
-        return self._turns.next(self._pulses, self._pending, self._running)
+    def _next_in_turn(self) -> tuple[PeerId, float] | None:
+        return self._schedule.next(self._health, self._pending, self._running)
 
     def _is_outdated(
-        self, node: PeerId, pulse: Pulse, evidence: Evidence, asked: float | None
+        self, node: PeerId, pulse: MemberHealth, evidence: Evidence, asked: float | None
     ) -> bool:
         # A message may be older than the end of its connection, and a node that it made alive would not be probed in turn.
-        if node in self._turns.linked or pulse.contact is Status.ALIVE:
+        if node in self._schedule.connected or pulse.contact is Status.ALIVE:
             return False
         return evidence is Evidence.ASKED or (asked is not None and asked < pulse.since)
 
-    def _spoke(self, node: PeerId, pulse: Pulse, now: float) -> bool:
+    def _was_heard_meanwhile(self, node: PeerId, pulse: MemberHealth, now: float) -> bool:
         # An unreachable node becomes suspect by its silence to all nodes, not by this node's failed probes.
         if pulse.contact is Status.UNREACHABLE:
             return now - pulse.heard < UNPROBED * self._settings.suspicion
         return pulse.heard > self._running[node]
 
-    def _note(self, node: PeerId, evidence: Evidence, now: float) -> None:
-        pulse = self._pulses[node]
+    def _note_evidence(self, node: PeerId, evidence: Evidence, now: float) -> None:
+        pulse = self._health[node]
         lost = pulse.contact is Status.LOST
         if evidence is Evidence.ANSWERED:
             self.patience.note(node, answered=True, now=now)
-        elif evidence is Evidence.MISSED and node in self._turns.linked and not lost:
+        elif evidence is Evidence.MISSED and node in self._schedule.connected and not lost:
             self.patience.note(node, answered=False, now=now)
         elif evidence is Evidence.UNREACHED:
             # A node that is silent only to this one can refute the doubt once it is published.
             if now - pulse.heard > self._settings.suspicion or pulse.contact is Status.SUSPECT:
-                linked = node in self._turns.linked
-                self._doubts.unreached(node, now, heard=pulse.heard, linked=linked)
+                linked = node in self._schedule.connected
+                self._suspicion.unreached(node, now, heard=pulse.heard, linked=linked)
         elif evidence in LIFE:
-            self._doubts.settle(node)
+            self._suspicion.settle(node)
 
-    def _go_on(self, node: PeerId, now: float) -> None:
+    def _schedule_probe(self, node: PeerId, now: float) -> None:
         """Schedule a probe of a node that is suspect or unreachable."""
-        pulse = self._pulses[node]
-        if node in self._running or node in self._gone:
+        pulse = self._health[node]
+        if node in self._running or node in self._left:
             return
         if pulse.contact is Status.SUSPECT:
             self._pending.setdefault(node, now)
@@ -311,20 +323,20 @@ class Membership:
             wait = min(max((now - pulse.since) / GROWTH, probe), RARELY * probe)
             self._pending.setdefault(node, now + wait * (0.9 + 0.2 * self._jitter()))
 
-    def _soon(self, node: PeerId, now: float) -> None:
-        if node not in self._running and node not in self._gone:
+    def _schedule_probe_now(self, node: PeerId, now: float) -> None:
+        if node not in self._running and node not in self._left:
             self._pending[node] = min(now, self._pending.get(node, now))
 
-    def _settle(self, node: PeerId) -> None:
-        self._doubts.settle(node)
-        self._rest(node)
+    def _cancel_suspicion(self, node: PeerId) -> None:
+        self._suspicion.settle(node)
+        self._cancel_probes(node)
 
-    def _rest(self, node: PeerId) -> None:
+    def _cancel_probes(self, node: PeerId) -> None:
         self._pending.pop(node, None)
         self._running.pop(node, None)
 
 
-def _carry(pulse: Pulse, fresh: Pulse) -> Pulse:
+def _health_after_record(pulse: MemberHealth, fresh: MemberHealth) -> MemberHealth:
     kept = replace(pulse, heard=fresh.heard)
     # A record from before a failure that this node saw itself does not outweigh it.
     outdated = pulse.why is not Evidence.SILENCE and fresh.heard <= pulse.since

@@ -40,7 +40,7 @@ def worth_keeping(
     own: Record, catalog: Catalog, admits: Callable[[PeerId], bool]
 ) -> tuple[str, ...]:
     """Choose addresses to keep connected: one of each node, in an order of this node's own."""
-    together = dialable.among_ourselves(own.reach)
+    together = dialable.is_local_only(own.reach)
     # Each node has its own order, the same each time: otherwise all would dial the same few.
     ranked = sorted(catalog.held, key=lambda node: _rank(own.node, node))
     # A connection through a relay is made when a request needs it: a node that needs a relay dials others itself.

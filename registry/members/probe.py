@@ -11,8 +11,8 @@ from collections.abc import Container, Generator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from registry.clock import Chance
-from registry.members.liveness import Evidence, Pulse, Status
+from registry.clock import RandomSource
+from registry.members.liveness import Evidence, MemberHealth, Status
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
@@ -24,8 +24,8 @@ _NEVER = float("-inf")
 class ProbeSchedule:
     """The connected peers, and when each is probed in turn."""
 
-    def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
-        self.linked: set[PeerId] = set()
+    def __init__(self, settings: RegistrySettings, jitter: RandomSource) -> None:
+        self.connected: set[PeerId] = set()
         self._settings = settings
         self._jitter = jitter
         self._probed: dict[PeerId, float] = {}
@@ -33,20 +33,20 @@ class ProbeSchedule:
 
     def join(self, node: PeerId) -> None:
         """Note that a peer is connected."""
-        self.linked.add(node)
+        self.connected.add(node)
 
     def part(self, node: PeerId) -> None:
         """Note that a peer is not connected any more."""
-        self.linked.discard(node)
+        self.connected.discard(node)
         self._probed.pop(node, None)
 
     def next(
-        self, pulses: Mapping[PeerId, Pulse], *busy: Container[PeerId]
+        self, pulses: Mapping[PeerId, MemberHealth], *busy: Container[PeerId]
     ) -> tuple[PeerId, float] | None:
         """Return the next peer to probe, and when; `None` when all connected peers are unknown or busy."""
         quiet = {
             node: max(pulses[node].heard, self._probed.get(node, _NEVER))
-            for node in self.linked
+            for node in self.connected
             if node in pulses and not any(node in probed for probed in busy)
         }
         if not quiet:
@@ -57,7 +57,7 @@ class ProbeSchedule:
     def take(self, node: PeerId, now: float) -> None:
         """Note that a peer is probed now, and set the time of the next probe."""
         self._probed[node] = now
-        sparse = min(max(len(self.linked) / 4, 1.0), _SPARSE)
+        sparse = min(max(len(self.connected) / 4, 1.0), _SPARSE)
         self._next = now + self._settings.probe * sparse * (0.9 + 0.2 * self._jitter())
 
 
@@ -92,14 +92,14 @@ class ProbeStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Saw:
+class NoteEvidence:
     """Evidence to note."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CloseConnection:
     """Request to close the connection to the node."""
 
 
@@ -111,11 +111,13 @@ class Found:
     proven: bool = False
 
 
-Round = Generator[ProbeStep | Saw | Cut, Found, None]
-"""Yields what to do next, and is sent the result of each `ProbeStep`; what is sent after `Saw` and `Cut` is ignored."""
+Round = Generator[ProbeStep | NoteEvidence | CloseConnection, Found, None]
+"""Yields what to do next, and is sent the result of each `ProbeStep`; what is sent after the others is ignored."""
 
 
-def look_for(pulse: Pulse, *, linked: bool, helpers: tuple[PeerId, ...], dial: bool) -> Round:
+def probe_steps(
+    pulse: MemberHealth, *, linked: bool, helpers: tuple[PeerId, ...], dial: bool
+) -> Round:
     """Yield the steps of one round.
 
     With `dial`, a node that is not `linked` is dialled at once. Otherwise it is dialled only if its path is shut, or if no
@@ -124,12 +126,12 @@ def look_for(pulse: Pulse, *, linked: bool, helpers: tuple[PeerId, ...], dial: b
     if linked:
         if (yield ProbeStep(OwnProbe.ASK)).reached:
             return
-        yield Saw(Evidence.MISSED)
+        yield NoteEvidence(Evidence.MISSED)
         if pulse.contact is Status.LOST:
             return
         found = yield ProbeStep(OwnProbe.ASK, helpers)
         if not found.reached:
-            yield Cut()
+            yield CloseConnection()
     elif dial or pulse.shut:
         found = yield ProbeStep(OwnProbe.DIAL, helpers)
     else:
@@ -138,26 +140,26 @@ def look_for(pulse: Pulse, *, linked: bool, helpers: tuple[PeerId, ...], dial: b
             return
         found = yield ProbeStep(OwnProbe.DIAL)
     if not found.reached:
-        yield Saw(Evidence.MISSED if found.proven else Evidence.UNREACHED)
+        yield NoteEvidence(Evidence.MISSED if found.proven else Evidence.UNREACHED)
 
 
 def choose_helpers(
     connected: Mapping[PeerId, float],
     node: PeerId,
     last: PeerId | None,
-    random: Chance,
+    random: RandomSource,
 ) -> tuple[PeerId, ...]:
     """Choose the helpers for a node: the one that got its last proof, as it is connected to the node, and random peers."""
     among = sorted((peer for peer in connected if peer != node), key=lambda _: random())
     return tuple(sorted(among, key=lambda peer: peer != last)[:HELPERS])
 
 
-def patience(probe_timeout: float, round_trip: float) -> float:
+def answer_timeout(probe_timeout: float, round_trip: float) -> float:
     """Return how many seconds an answer may take; one through a helper may take twice as many."""
     return probe_timeout + ROUND_TRIPS * min(round_trip, _LONGEST_TRIP)
 
 
-def dial_patience(probe_timeout: float, connected: Mapping[PeerId, float]) -> float:
+def dial_timeout(probe_timeout: float, connected: Mapping[PeerId, float]) -> float:
     """Return how many seconds a dial may take, with the round trip of the slowest connected peer."""
     slowest = min(max(connected.values(), default=0.0), _LONGEST_TRIP)
     return DIALLING * probe_timeout + DIAL_TRIPS * slowest

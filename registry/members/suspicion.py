@@ -7,7 +7,7 @@ Lifeguard's idea (Dadgar, Phillips, Currey: "Lifeguard: SWIM-ing with Situationa
 answers of many is more likely to be deaf than they are to be dead.
 """
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
@@ -39,7 +39,7 @@ class Awareness:
         while now - next(iter(self._outcomes.values()))[0] > WINDOW:
             del self._outcomes[next(iter(self._outcomes))]
 
-    def stalled(self, seconds: float, now: float) -> None:
+    def note_stall(self, seconds: float, now: float) -> None:
         """Note that our own event loop stalled for this long."""
         self._stall = max(seconds, self._stall if now < self._stalled_until else 0.0)
         self._stalled_until = now + _AFTER_STALL
@@ -63,23 +63,23 @@ NEAR = 10.0
 class Suspicion:
     """This node's doubts that wait to be published, and those of others that were heard."""
 
-    def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
+    def __init__(self, settings: RegistrySettings, jitter: RandomSource) -> None:
         self._settings = settings
         self._jitter = jitter
-        self._parted: dict[PeerId, float] = {}
-        self._heard: dict[PeerId, float] = {}
-        self._unsaid: dict[PeerId, float] = {}
+        self._disconnected_at: dict[PeerId, float] = {}
+        self._last_doubt: dict[PeerId, float] = {}
+        self._pending: dict[PeerId, float] = {}
 
     def parted(self, node: PeerId, now: float) -> None:
         """Note that the connection to a node is gone."""
-        self._parted[node] = now
+        self._disconnected_at[node] = now
 
     def hear(self, node: PeerId, now: float) -> float:
         """Note another node's doubt about a node; return when to probe it: not at once if the last doubt was recent."""
-        self._unsaid.pop(node, None)
-        look = max(now, self._heard.get(node, _NEVER) + self._settings.suspicion)
+        self._pending.pop(node, None)
+        look = max(now, self._last_doubt.get(node, _NEVER) + self._settings.suspicion)
         if look <= now:
-            self._heard[node] = now
+            self._last_doubt[node] = now
         return look
 
     def unreached(self, node: PeerId, now: float, *, heard: float, linked: bool) -> None:
@@ -88,35 +88,40 @@ class Suspicion:
         It is dropped if the node speaks or another node publishes a doubt first. None is scheduled if another node has
         doubted it since it was `heard`.
         """
-        if (linked or node in self._parted) and self._heard.get(node, _NEVER) <= heard:
+        if (linked or node in self._disconnected_at) and self._last_doubt.get(
+            node, _NEVER
+        ) <= heard:
             # Long enough that most nodes hear the first doubt before they publish their own.
             wait = self._jitter() * self._settings.probe_timeout
-            self._unsaid.setdefault(node, now + wait)
+            self._pending.setdefault(node, now + wait)
 
     def settle(self, node: PeerId) -> None:
         """Drop the doubt about a node that spoke. Loss does not drop it: other nodes probe only when they hear a doubt."""
-        self._unsaid.pop(node, None)
+        self._pending.pop(node, None)
 
     def forget(self, node: PeerId) -> None:
         """Stop following a node."""
-        for kept in (self._parted, self._heard, self._unsaid):
+        for kept in (self._disconnected_at, self._last_doubt, self._pending):
             kept.pop(node, None)
 
     def due(self) -> float:
         """Return when the next doubt is due; infinity when none waits."""
-        return min(self._unsaid.values(), default=float("inf"))
+        return min(self._pending.values(), default=float("inf"))
 
     def said(self, now: float) -> list[PeerId]:
         """Return the nodes whose doubt is due, each once, and count it as published."""
-        due = [node for node, at in self._unsaid.items() if at <= now]
+        due = [node for node, at in self._pending.items() if at <= now]
         for node in due:
-            del self._unsaid[node]
-            self._heard[node] = now
+            del self._pending[node]
+            self._last_doubt[node] = now
         return due
 
     def tick(self, now: float) -> None:
         """Forget what is outdated."""
         suspicion = self._settings.suspicion
-        for kept, seconds in ((self._parted, NEAR * suspicion), (self._heard, suspicion)):
+        for kept, seconds in (
+            (self._disconnected_at, NEAR * suspicion),
+            (self._last_doubt, suspicion),
+        ):
             for node in [n for n, at in kept.items() if now - at > seconds]:
                 del kept[node]

@@ -49,13 +49,13 @@ class Restarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Offended:
+class PeerMisbehaved:
     """A peer sent what no honest peer sends."""
 
     peer: PeerId
 
 
-MeshEvent = Arrived | Joined | PeerLeft | Restarted | Offended
+MeshEvent = Arrived | Joined | PeerLeft | Restarted | PeerMisbehaved
 
 
 class Verdict(StrEnum):
@@ -137,7 +137,7 @@ Judge = Callable[[PeerId, PeerId, bytes], Verdict]
 """Judges a frame by the neighbour that forwards it, its publisher, and its bytes. Called in the mesh's own thread."""
 
 
-def trust(via: PeerId, author: PeerId, frame: bytes) -> Verdict:  # noqa: ARG001 (a judge's signature)
+def accept_every_frame(via: PeerId, author: PeerId, frame: bytes) -> Verdict:  # noqa: ARG001 (a judge's signature)
     """Accept every frame, for meshes that carry other frames than ours."""
     return Verdict.TAKE
 
@@ -146,7 +146,7 @@ Knows = Callable[[PeerId], bool]
 """Says whether the registry holds a peer's record. Called in the mesh's own thread."""
 
 
-def nobody(peer: PeerId) -> bool:  # noqa: ARG001 (its signature)
+def knows_nobody(peer: PeerId) -> bool:  # noqa: ARG001 (its signature)
     """Know no peer, for meshes without a registry."""
     return False
 
@@ -168,8 +168,8 @@ class Mesh(Protocol):
         self,
         answer: Answerer,
         serve_pipe: PipeHandler,
-        judge: Judge = trust,
-        knows: Knows = nobody,
+        judge: Judge = accept_every_frame,
+        knows: Knows = knows_nobody,
     ) -> None:
         """Listen, dial the bootstrap peers in the background, and keep both up until `stop`."""
 
@@ -234,7 +234,7 @@ class Mesh(Protocol):
         """Return the number of tasks of the mesh's own loop as of the previous call; 0 while it is down, or has none."""
 
     def standing(self) -> int:
-        """Return the number of idle streams on which peers may ask again, counted with `tasks`; each is one of those tasks."""
+        """Return the number of idle streams on which peers may ask again; each is one of `tasks`."""
 
     def running(self) -> bool:
         """Return whether the mesh is up at this moment."""

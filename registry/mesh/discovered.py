@@ -37,7 +37,7 @@ _FORM = re.compile(
 )
 
 
-def claim_in(address: str, *, loopback: bool) -> PeerId:
+def claimed_peer(address: str, *, loopback: bool) -> PeerId:
     """Return the peer that an address claims to lead to, empty where it must not be dialled.
 
     Only numeric TCP addresses are accepted: a name would make this node query a name server on a stranger's behalf.
@@ -52,7 +52,8 @@ def claim_in(address: str, *, loopback: bool) -> PeerId:
     except (ValueError, InvalidSignature):
         return PeerId("")
     believed = (
-        dialable.credible(found["host"], together=loopback) and found["kind"] == f"ip{version}"
+        dialable.is_credible_host(found["host"], together=loopback)
+        and found["kind"] == f"ip{version}"
     )
     return PeerId(found["peer"] if believed else "")
 
@@ -69,7 +70,7 @@ class _Refusal:
 
 
 @dataclass(slots=True)
-class Strangers:
+class DiscoveredPeers:
     """The strangers that may be dialled; times are seconds on one clock of the caller's choice."""
 
     own: PeerId
@@ -82,7 +83,7 @@ class Strangers:
         """Replace the addresses that one source claims."""
         found: dict[PeerId, tuple[str, ...]] = {}
         for address in dict.fromkeys(addresses):
-            peer = claim_in(address, loopback=self.loopback)
+            peer = claimed_peer(address, loopback=self.loopback)
             if peer and peer != self.own and len(found.get(peer, ())) < MAX_CLAIMED:
                 found[peer] = (*found.get(peer, ()), address)
         # Drawn at random: if the first were kept, the peer that claims the most would keep all others out for ever.

@@ -95,8 +95,8 @@ class MulticastDns:
         self._node = node
         # A random name, as in libp2p: the peer id is in the text record.
         self._name = f"{secrets.token_hex(16)}.{service}"
-        self._seen: dict[str, tuple[str, ...]] = {}
-        self._telling: asyncio.TimerHandle | None = None
+        self._addresses_by_name: dict[str, tuple[str, ...]] = {}
+        self._report_timer: asyncio.TimerHandle | None = None
         self._crew = BackgroundTasks()
 
     async def run(self) -> None:
@@ -124,7 +124,9 @@ class MulticastDns:
         browser: AsyncServiceBrowser | None = None
         try:
             await (await zeroconf.async_register_service(self._announcement(own, hosts)))
-            browser = AsyncServiceBrowser(zeroconf.zeroconf, self._service, handlers=[self._heard])
+            browser = AsyncServiceBrowser(
+                zeroconf.zeroconf, self._service, handlers=[self._on_service_change]
+            )
             log.info("looking for nodes by multicast on %s", ", ".join(hosts))
             # Polled: the library does not report when a machine gets another address.
             while self._node.multicast_addresses() == own:  # noqa: ASYNC110
@@ -133,7 +135,7 @@ class MulticastDns:
             await self._leave(zeroconf, browser)
 
     async def _leave(self, zeroconf: AsyncZeroconf, browser: AsyncServiceBrowser | None) -> None:
-        await self._crew.dismiss()
+        await self._crew.cancel_all()
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 if browser is not None:
@@ -141,10 +143,10 @@ class MulticastDns:
                 await zeroconf.async_close()  # says goodbye first
         except (OSError, ZeroconfError, TimeoutError) as error:
             log.debug("multicast did not end properly: %s", error)
-        self._seen.clear()
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        self._addresses_by_name.clear()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
 
     def _announcement(self, own: tuple[str, ...], hosts: tuple[str, ...]) -> AsyncServiceInfo:
         port = int(own[0].split("/")[4])
@@ -157,14 +159,14 @@ class MulticastDns:
             parsed_addresses=list(hosts),
         )
 
-    def _heard(
+    def _on_service_change(
         self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
     ) -> None:
         if name == self._name:
             return
         if state_change is ServiceStateChange.Removed:
-            if self._seen.pop(name, None):
-                self._tell()
+            if self._addresses_by_name.pop(name, None):
+                self._schedule_report()
             return
         info = AsyncServiceInfo(service_type, name)
         # A port and an address are irrelevant: libp2p needs the text alone.
@@ -180,23 +182,26 @@ class MulticastDns:
 
     def _note(self, info: AsyncServiceInfo) -> None:
         addresses = addresses_in(info.text or b"")
-        if not addresses or self._seen.get(info.name) == addresses:
+        if not addresses or self._addresses_by_name.get(info.name) == addresses:
             return
-        if len(self._seen) >= MAX_STRANGERS and info.name not in self._seen:
+        if (
+            len(self._addresses_by_name) >= MAX_STRANGERS
+            and info.name not in self._addresses_by_name
+        ):
             # A random one is evicted: if newcomers were refused, the first to flood would keep all others out.
-            del self._seen[secrets.choice(list(self._seen))]
-        self._seen[info.name] = addresses
-        self._tell()
+            del self._addresses_by_name[secrets.choice(list(self._addresses_by_name))]
+        self._addresses_by_name[info.name] = addresses
+        self._schedule_report()
 
-    def _tell(self) -> None:
+    def _schedule_report(self) -> None:
         # A flood of announcements causes one call, not one for each.
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(GATHER, self._tell_now)
+        if self._report_timer is None:
+            self._report_timer = asyncio.get_running_loop().call_later(GATHER, self._report_now)
 
-    def _tell_now(self) -> None:
-        self._telling = None
+    def _report_now(self) -> None:
+        self._report_timer = None
         self._node.take_neighbours(
-            tuple(address for every in self._seen.values() for address in every)
+            tuple(address for every in self._addresses_by_name.values() for address in every)
         )
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from registry.errors import PeerUnreachable
-from registry.mesh import Arrived, MeshEvent, Offended, Restarted
+from registry.mesh import Arrived, MeshEvent, PeerMisbehaved, Restarted
 
 
 class Inbox:
@@ -19,7 +19,7 @@ class Inbox:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[MeshEvent] = deque()
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closed = False
         self.dropped = 0
 
@@ -27,7 +27,7 @@ class Inbox:
         """Queue an event; drop a frame, or an offence, when `limit` events wait already."""
         if self._closed:
             return
-        if isinstance(event, Arrived | Offended) and len(self._waiting) >= self._limit:
+        if isinstance(event, Arrived | PeerMisbehaved) and len(self._waiting) >= self._limit:
             self.dropped += 1
             return
         # Connections that flap while the reader lags must not grow the queue without bound either.
@@ -36,12 +36,12 @@ class Inbox:
             self._waiting.clear()
             event = Restarted()
         self._waiting.append(event)
-        self._stirred.set()
+        self._changed.set()
 
     def close(self) -> None:
         """Let the reader end after the events that wait."""
         self._closed = True
-        self._stirred.set()
+        self._changed.set()
 
     async def events(self) -> AsyncIterator[MeshEvent]:
         """Yield events as they come, until `close`."""
@@ -52,8 +52,8 @@ class Inbox:
                 await asyncio.sleep(0)
             if self._closed:
                 return
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
 
 class ByteQueue:
@@ -65,7 +65,7 @@ class ByteQueue:
         self._waiting = 0
         self._ended = False
         self._cut = False
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def ended(self) -> bool:
@@ -84,16 +84,16 @@ class ByteQueue:
                 return b""
             if self._cut:
                 raise PeerUnreachable("the pipe was cut")
-            await self._change()
+            await self._wait_for_change()
         chunk = self._chunks.popleft()
         self._waiting -= len(chunk)
-        self._stir()
+        self._notify_change()
         return chunk
 
     async def write(self, chunk: bytes) -> None:
         """Append a chunk once there is room; raise `PeerUnreachable` when cut."""
         while self._waiting >= self._limit and not self._cut:
-            await self._change()
+            await self._wait_for_change()
         self.feed(chunk)
 
     def feed(self, chunk: bytes) -> None:
@@ -103,12 +103,12 @@ class ByteQueue:
         if chunk:
             self._chunks.append(chunk)
             self._waiting += len(chunk)
-            self._stir()
+            self._notify_change()
 
     def end(self) -> None:
         """Say that no more bytes follow."""
         self._ended = True
-        self._stir()
+        self._notify_change()
 
     def cut(self) -> None:
         """Refuse more bytes; waiting ones are lost unless the writer had ended."""
@@ -116,11 +116,11 @@ class ByteQueue:
         if not self._ended:
             self._chunks.clear()
             self._waiting = 0
-        self._stir()
+        self._notify_change()
 
-    def _stir(self) -> None:
-        self._stirred.set()
+    def _notify_change(self) -> None:
+        self._changed.set()
 
-    async def _change(self) -> None:
-        self._stirred.clear()
-        await self._stirred.wait()
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

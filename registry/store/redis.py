@@ -117,12 +117,12 @@ class RedisStore:
         more than 256 values is read in several steps, between which other nodes may write.
         """
         name = self._name(space)
-        count = self._shaped([await self._run(lambda: self._redis.hlen(name))], int)[0]
+        count = self._require_list([await self._run(lambda: self._redis.hlen(name))], int)[0]
         if count > MAX_VALUES:
             raise StoreUnavailable(
                 f"Redis at {self._place} holds more than {MAX_VALUES} values in {name}"
             )
-        fields = self._shaped(await self._run(lambda: self._redis.hkeys(name)), bytes)
+        fields = self._require_list(await self._run(lambda: self._redis.hkeys(name)), bytes)
         kept: dict[str, bytes] = {}
         for start in range(0, min(len(fields), MAX_VALUES), _SLICE):
             kept |= await self._read_slice(name, fields[start : start + _SLICE])
@@ -155,7 +155,7 @@ class RedisStore:
             _COUNT, len(names), *names, *(str(v) for row in said for v in row)
         )
         answer = await self._run(lambda: cast("Awaitable[object]", script))
-        found = self._shaped(answer, bytes, count=len(counts))
+        found = self._require_list(answer, bytes, count=len(counts))
         try:
             return [float(one) for one in found]
         except ValueError:
@@ -175,7 +175,7 @@ class RedisStore:
         lengths = self._redis.pipeline(transaction=False)
         for field in fields:
             lengths.hstrlen(name, cast("Any", field))
-        measured = self._shaped(await self._run(lengths.execute), int, count=len(fields))
+        measured = self._require_list(await self._run(lengths.execute), int, count=len(fields))
         wanted = [
             field
             for field, length in zip(fields, measured, strict=True)
@@ -184,10 +184,10 @@ class RedisStore:
         if not wanted:
             return {}
         answer = await self._run(lambda: self._redis.hmget(name, cast("Any", wanted)))
-        values = self._shaped(answer, object, count=len(wanted))
+        values = self._require_list(answer, object, count=len(wanted))
         return within_limits(dict(zip(wanted, values, strict=True)))
 
-    def _shaped(self, answer: object, kind: type[T], *, count: int = -1) -> list[T]:
+    def _require_list(self, answer: object, kind: type[T], *, count: int = -1) -> list[T]:
         """Return an answer if it is a list of `kind`, of `count` items if given; raise `StoreUnavailable` otherwise."""
         if not isinstance(answer, list) or count not in {-1, len(answer)}:
             raise StoreUnavailable(f"Redis at {self._place}: an answer of the wrong length")

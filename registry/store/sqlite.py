@@ -68,7 +68,7 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(2 * self._timeout):
-                await loop.run_in_executor(self._thread, self._let_go)
+                await loop.run_in_executor(self._thread, self._close_database)
         except TimeoutError as error:
             raise StoreUnavailable(f"{self._path} could not be closed in time") from error
         finally:
@@ -81,25 +81,27 @@ class SqliteStore:
         try:
             # SQLite itself waits `timeout` for a lock; the same time again is left for the disk.
             async with asyncio.timeout(2 * self._timeout):
-                return await loop.run_in_executor(self._thread, self._translated, work)
+                return await loop.run_in_executor(self._thread, self._run_translating_errors, work)
         except TimeoutError as error:
             late = f"did not answer within {2 * self._timeout:g} s"
             raise StoreUnavailable(f"{self._path} {late}", told=f"the store {late}") from error
 
     # The methods below run in the store's own thread only.
 
-    def _translated(self, work: Callable[[], T]) -> T:
+    def _run_translating_errors(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except sqlite3.Error as error:
-            self._let_go()
-            raise StoreUnavailable(_explain(self._path, error), told=_told(error)) from error
+            self._close_database()
+            raise StoreUnavailable(
+                _explain(self._path, error), told=_public_reason(error)
+            ) from error
         except OSError as error:
-            self._let_go()
+            self._close_database()
             why = error.strerror or type(error).__name__
             raise StoreUnavailable(f"{self._path}: {why}", told=why.lower()) from error
         except StoreUnavailable:
-            self._let_go()
+            self._close_database()
             raise
 
     def _select(self, space: Space) -> dict[str, bytes]:
@@ -137,7 +139,7 @@ class SqliteStore:
             _prepare(self._database, self._path)
         return self._database
 
-    def _let_go(self) -> None:
+    def _close_database(self) -> None:
         """Close the file; what was not committed is rolled back."""
         if self._database is not None:
             self._database.close()
@@ -216,7 +218,7 @@ def _explain(path: Path, error: sqlite3.Error) -> str:
     return _damaged(path) if _code(error) in _DAMAGED else f"{path}: {error}"
 
 
-def _told(error: sqlite3.Error) -> str:
+def _public_reason(error: sqlite3.Error) -> str:
     """Return what SQLite found; its messages name no file."""
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:

@@ -8,17 +8,17 @@ from typing import Literal, TypeAlias, cast
 
 from router.canonical.values import (
     DATA_URI,
-    choice,
-    flag,
-    needed,
-    number,
-    others,
+    read_choice,
+    read_flag,
     read_form,
-    text,
-    whole,
+    read_integer,
+    read_number,
+    read_required_text,
+    read_text,
+    unread_fields,
 )
 from router.errors import BadRequest
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.requests import Kind, Request
 
 MAX_TEXT_CHARACTERS = 100_000
@@ -68,7 +68,7 @@ class Speech:
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class SoundRequest:
     """A sound to be made from a description. `influence`, from 0 to 1, is how closely the sound follows it.
 
     `source` is a sound to continue; with a `divisor`, only the first part of it counts.
@@ -86,34 +86,34 @@ class Sound:
 
 def read_speech(request: Request) -> Speech:
     """Read a request for speech; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
+    fields = parse_json_object(request.body)
     return Speech(
-        text=needed(fields, "input", MAX_TEXT_CHARACTERS),
+        text=read_required_text(fields, "input", MAX_TEXT_CHARACTERS),
         voice=_voice(fields),
-        language=text(fields, "language", MAX_LANGUAGE_CHARACTERS),
+        language=read_text(fields, "language", MAX_LANGUAGE_CHARACTERS),
         format=_audio_format(fields),
-        speed=number(fields, "speed", 0.25, 4, usual=1),
-        others=others(fields, SPEECH_FIELDS, _USUAL_SPEECH),
+        speed=read_number(fields, "speed", 0.25, 4, usual=1),
+        others=unread_fields(fields, SPEECH_FIELDS, _USUAL_SPEECH),
     )
 
 
-def read_sound(request: Request) -> Sound:
+def read_sound(request: Request) -> SoundRequest:
     """Read a request for a sound, in the form of ElevenLabs; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
-    return Sound(
-        text=needed(fields, "text", MAX_TEXT_CHARACTERS),
-        seconds=number(fields, "duration_seconds", 0.1, MAX_SOUND_SECONDS),
-        influence=number(fields, "prompt_influence", 0, 1),
-        sample=flag(fields, "do_sample"),
+    fields = parse_json_object(request.body)
+    return SoundRequest(
+        text=read_required_text(fields, "text", MAX_TEXT_CHARACTERS),
+        seconds=read_number(fields, "duration_seconds", 0.1, MAX_SOUND_SECONDS),
+        influence=read_number(fields, "prompt_influence", 0, 1),
+        sample=read_flag(fields, "do_sample"),
         format=_audio_format(fields),
         source=_sound_source(fields),
-        divisor=whole(fields, "src_divisor", 1, 2**31 - 1),
-        others=others(fields, SOUND_FIELDS, _USUAL_SPEECH),
+        divisor=read_integer(fields, "src_divisor", 1, 2**31 - 1),
+        others=unread_fields(fields, SOUND_FIELDS, _USUAL_SPEECH),
     )
 
 
 def _sound_source(fields: Mapping[str, object]) -> bytes:
-    given = text(fields, "src", MAX_SOURCE_CHARACTERS)
+    given = read_text(fields, "src", MAX_SOURCE_CHARACTERS)
     if not given:
         return b""
     if written := DATA_URI.match(given):
@@ -128,11 +128,11 @@ def _voice(fields: Mapping[str, object]) -> str:
             return name
         case dict():
             raise BadRequest("`voice` must be a name, or an object with an `id`", param="voice")
-    return text(fields, "voice", MAX_VOICE_CHARACTERS)
+    return read_text(fields, "voice", MAX_VOICE_CHARACTERS)
 
 
 def _audio_format(fields: Mapping[str, object]) -> AudioFormat | None:
-    said = choice(fields, "response_format", "", "mp3", "opus", "aac", "flac", "wav", "pcm")
+    said = read_choice(fields, "response_format", "", "mp3", "opus", "aac", "flac", "wav", "pcm")
     return cast("AudioFormat", said) if said else None
 
 
@@ -173,16 +173,16 @@ def read_transcription(request: Request) -> Transcription:
         raise BadRequest("`file` must be one recording, in a multipart form", param="file")
     return Transcription(
         audio=files[0],
-        language=text(fields, "language", MAX_LANGUAGE_CHARACTERS),
-        prompt=text(fields, "prompt", MAX_HINT_CHARACTERS),
-        temperature=number(fields, "temperature", 0, 1),
+        language=read_text(fields, "language", MAX_LANGUAGE_CHARACTERS),
+        prompt=read_text(fields, "prompt", MAX_HINT_CHARACTERS),
+        temperature=read_number(fields, "temperature", 0, 1),
         format=cast(
             "TranscriptFormat",
-            choice(fields, "response_format", "json", "text", "srt", "verbose_json", "vtt"),
+            read_choice(fields, "response_format", "json", "text", "srt", "verbose_json", "vtt"),
         ),
         words="word" in _granularities(fields),
         translate=request.kind is Kind.TRANSLATION,
-        others=others(fields, TRANSCRIPTION_FIELDS),
+        others=unread_fields(fields, TRANSCRIPTION_FIELDS),
     )
 
 

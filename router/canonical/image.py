@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from router.canonical.values import (
     DATA_URI,
     FormBody,
-    choice,
-    needed,
-    others,
+    read_choice,
     read_form,
-    text,
-    whole,
+    read_integer,
+    read_required_text,
+    read_text,
+    unread_fields,
 )
 from router.errors import BadRequest
 from router.requests import Request
@@ -100,23 +100,23 @@ def _image(fields: Mapping[str, object]) -> Image:
         negative=negative,
         width=width,
         height=height,
-        n=whole(fields, "n", 1, MAX_IMAGES) or 1,
-        base64=choice(fields, "response_format", "b64_json", "url") == "b64_json",
-        seed=whole(fields, "seed", -(2**63), 2**63 - 1),
-        step=whole(fields, "step", 1, MAX_STEPS),
-        others=others(fields, READ, _USUAL),
+        n=read_integer(fields, "n", 1, MAX_IMAGES) or 1,
+        base64=read_choice(fields, "response_format", "b64_json", "url") == "b64_json",
+        seed=read_integer(fields, "seed", -(2**63), 2**63 - 1),
+        step=read_integer(fields, "step", 1, MAX_STEPS),
+        others=unread_fields(fields, READ, _USUAL),
     )
 
 
 def _prompts(fields: Mapping[str, object]) -> tuple[str, str]:
     """Read the prompt and the negative prompt: LocalAI's clients write both into one text, with `|` between."""
-    both = needed(fields, "prompt", MAX_PROMPT_CHARACTERS)
+    both = read_required_text(fields, "prompt", MAX_PROMPT_CHARACTERS)
     prompt, _, negative = map(str.strip, both.partition("|"))
-    return prompt, text(fields, "negative_prompt", MAX_PROMPT_CHARACTERS) or negative
+    return prompt, read_text(fields, "negative_prompt", MAX_PROMPT_CHARACTERS) or negative
 
 
 def _size(fields: Mapping[str, object]) -> tuple[int | None, int | None]:
-    width, height = (whole(fields, name, 1, MAX_SIDE) for name in ("width", "height"))
+    width, height = (read_integer(fields, name, 1, MAX_SIDE) for name in ("width", "height"))
     size = fields.get("size")
     if size is None or size == "auto":
         return width, height

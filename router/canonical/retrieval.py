@@ -6,9 +6,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from router.canonical.values import choice, flag, listed, needed, others, whole
+from router.canonical.values import (
+    read_choice,
+    read_flag,
+    read_integer,
+    read_list,
+    read_required_text,
+    unread_fields,
+)
 from router.errors import BadRequest
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.requests import Kind, Request
 
 MAX_INPUTS = 2_048
@@ -46,12 +53,12 @@ class Embedding:
 
 def read_embedding(request: Request) -> Embedding:
     """Read a request for embeddings; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
+    fields = parse_json_object(request.body)
     return Embedding(
         inputs=_inputs(fields.get("input")),
-        base64=choice(fields, "encoding_format", "float", "base64") == "base64",
-        dimensions=whole(fields, "dimensions", 1, MAX_DIMENSIONS),
-        others=others(fields, EMBEDDING_FIELDS),
+        base64=read_choice(fields, "encoding_format", "float", "base64") == "base64",
+        dimensions=read_integer(fields, "dimensions", 1, MAX_DIMENSIONS),
+        others=unread_fields(fields, EMBEDDING_FIELDS),
     )
 
 
@@ -113,14 +120,14 @@ class Rerank:
 
 def read_rerank(request: Request) -> Rerank:
     """Read a request in the form of Jina and Cohere; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
-    given = listed(fields, "documents", MAX_DOCUMENTS)
+    fields = parse_json_object(request.body)
+    given = read_list(fields, "documents", MAX_DOCUMENTS)
     return Rerank(
-        query=needed(fields, "query", MAX_QUERY_CHARACTERS),
+        query=read_required_text(fields, "query", MAX_QUERY_CHARACTERS),
         documents=tuple(_document(one, f"documents[{at}]") for at, one in enumerate(given)),
-        top_n=whole(fields, "top_n", 1, 2**31 - 1),
-        with_documents=flag(fields, "return_documents") is not False,
-        others=others(fields, RERANK_FIELDS),
+        top_n=read_integer(fields, "top_n", 1, 2**31 - 1),
+        with_documents=read_flag(fields, "return_documents") is not False,
+        others=unread_fields(fields, RERANK_FIELDS),
     )
 
 
@@ -192,9 +199,9 @@ Operation: TypeAlias = Set | StoreDelete | Get | Find
 
 def read_store(request: Request) -> Operation:
     """Read a request to a store; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
+    fields = parse_json_object(request.body)
     if request.kind is Kind.STORE_FIND:
-        top = whole(fields, "topk", 1, MAX_FOUND)
+        top = read_integer(fields, "topk", 1, MAX_FOUND)
         return Find(_key(fields.get("key"), "key"), top or USUAL_FOUND)
     keys = _keys(fields)
     match request.kind:
@@ -205,24 +212,24 @@ def read_store(request: Request) -> Operation:
     return Get(keys)
 
 
-def text_of(value: bytes) -> str:
-    """Return a value as a text: unchanged if it is text, else as a `data:` URI. `bytes_of` is the inverse."""
+def encode_value(value: bytes) -> str:
+    """Return a value as a text: unchanged if it is text, else as a `data:` URI. `decode_value` is the inverse."""
     with suppress(UnicodeDecodeError):
         text = value.decode()
-        # A text that looks like such a URI itself is encoded as one too, lest `bytes_of` decode it.
+        # A text that looks like such a URI itself is encoded as one too, lest `decode_value` decode it.
         if _coded(text) is None:
             return text
     return _BYTES + b64encode(value).decode()
 
 
-def bytes_of(text: str) -> bytes:
-    """Return the bytes of a value that came as a text; `text_of` turns them back into that text."""
+def decode_value(text: str) -> bytes:
+    """Return the bytes of a value that came as a text; `encode_value` turns them back into that text."""
     coded = _coded(text)
     return text.encode(errors="replace") if coded is None else coded
 
 
 def _coded(text: str) -> bytes | None:
-    """Return the bytes that `text_of` encoded as this URI, `None` if it is no URI that `text_of` makes."""
+    """Return the bytes that `encode_value` encoded as this URI, `None` if it is no URI that `encode_value` makes."""
     if not text.startswith(_BYTES):
         return None
     written = text.removeprefix(_BYTES)
@@ -238,7 +245,7 @@ def _coded(text: str) -> bytes | None:
 
 
 def _keys(fields: Mapping[str, object]) -> tuple[Key, ...]:
-    given = listed(fields, "keys", MAX_KEYS)
+    given = read_list(fields, "keys", MAX_KEYS)
     keys = tuple(_key(one, f"keys[{at}]") for at, one in enumerate(given))
     for at, key in enumerate(keys):
         if len(key) != len(keys[0]):
@@ -261,7 +268,7 @@ def _is_number(given: object) -> TypeGuard[float]:
 
 
 def _values(fields: Mapping[str, object], keys: int) -> tuple[str, ...]:
-    given = listed(fields, "values", MAX_KEYS)
+    given = read_list(fields, "values", MAX_KEYS)
     if len(given) != keys:
         raise BadRequest("there must be as many values as keys", param="values")
     for at, value in enumerate(given):

@@ -7,9 +7,9 @@ another kind without it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.canonical.values import flag, number, others, whole
+from router.canonical.values import read_flag, read_integer, read_number, unread_fields
 from router.errors import BadRequest
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.openai.logprobs import MAX_LIKELIEST
 from router.requests import Kind, Request
 
@@ -96,7 +96,7 @@ class TextRequest:
 
 def read(request: Request) -> TextRequest:
     """Read a request for text; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
+    fields = parse_json_object(request.body)
     chat = request.kind is Kind.CHAT
     tools = _tools(fields) if chat else ()
     choice, name = _tool_choice(fields, tools)
@@ -106,7 +106,7 @@ def read(request: Request) -> TextRequest:
         messages=_messages(fields) if chat else (),
         sampling=_sampling(fields),
         stop=_stop(fields),
-        n=whole(fields, "n", 1, MAX_CHOICES) or 1,
+        n=read_integer(fields, "n", 1, MAX_CHOICES) or 1,
         stream=request.stream,
         include_usage=_include_usage(fields),
         echo=not chat and fields.get("echo") is True,
@@ -115,7 +115,7 @@ def read(request: Request) -> TextRequest:
         tools=tools,
         tool_choice=choice,
         tool_name=name,
-        others=others(fields, READ, _USUAL),
+        others=unread_fields(fields, READ, _USUAL),
     )
     if asked.choices > MAX_CHOICES:
         raise BadRequest(f"at most {MAX_CHOICES} texts for one request", param="n")
@@ -124,18 +124,18 @@ def read(request: Request) -> TextRequest:
 
 def _sampling(fields: Mapping[str, object]) -> Sampling:
     limit = "max_completion_tokens" if fields.get("max_completion_tokens") else "max_tokens"
-    top_k = whole(fields, "top_k", -1, _MOST_TOKENS)
+    top_k = read_integer(fields, "top_k", -1, _MOST_TOKENS)
     return Sampling(
-        max_tokens=whole(fields, limit, 1, _MOST_TOKENS),
-        temperature=number(fields, "temperature", 0, 2),
-        top_p=number(fields, "top_p", 0, 1, usual=1),
+        max_tokens=read_integer(fields, limit, 1, _MOST_TOKENS),
+        temperature=read_number(fields, "temperature", 0, 2),
+        top_p=read_number(fields, "top_p", 0, 1, usual=1),
         top_k=top_k if top_k and top_k > 0 else None,
-        min_p=number(fields, "min_p", 0, 1, usual=0),
-        typical_p=number(fields, "typical_p", 0, 1, usual=1),
-        repetition_penalty=number(fields, "repetition_penalty", 0.01, 100, usual=1),
-        frequency_penalty=number(fields, "frequency_penalty", -2, 2, usual=0),
-        presence_penalty=number(fields, "presence_penalty", -2, 2, usual=0),
-        seed=whole(fields, "seed", -(2**63), 2**63 - 1),
+        min_p=read_number(fields, "min_p", 0, 1, usual=0),
+        typical_p=read_number(fields, "typical_p", 0, 1, usual=1),
+        repetition_penalty=read_number(fields, "repetition_penalty", 0.01, 100, usual=1),
+        frequency_penalty=read_number(fields, "frequency_penalty", -2, 2, usual=0),
+        presence_penalty=read_number(fields, "presence_penalty", -2, 2, usual=0),
+        seed=read_integer(fields, "seed", -(2**63), 2**63 - 1),
     )
 
 
@@ -192,9 +192,9 @@ def _include_usage(fields: Mapping[str, object]) -> bool:
 
 def _logprobs(fields: Mapping[str, object], *, chat: bool) -> int | None:
     if not chat:
-        return whole(fields, "logprobs", 0, MAX_LIKELIEST)
-    most = whole(fields, "top_logprobs", 0, MAX_LIKELIEST)
-    return most or 0 if flag(fields, "logprobs") else None
+        return read_integer(fields, "logprobs", 0, MAX_LIKELIEST)
+    most = read_integer(fields, "top_logprobs", 0, MAX_LIKELIEST)
+    return most or 0 if read_flag(fields, "logprobs") else None
 
 
 def _schema(fields: Mapping[str, object]) -> Mapping[str, object] | None:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.canonical.values import flag, others, text
+from router.canonical.values import read_flag, read_text, unread_fields
 from router.errors import BadRequest
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.requests import Request
 
 MAX_TEXT_CHARACTERS = 16_000_000
@@ -43,14 +43,14 @@ class Tokenize:
 
 def read(request: Request) -> Tokenize:
     """Read a request for tokens; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
+    fields = parse_json_object(request.body)
     found = [name for name in TEXTS if fields.get(name) is not None]
     if len(found) != 1:
         words = ", ".join(f"`{name}`" for name in TEXTS)
         raise BadRequest(f"one of {words} must be a text", param=(*found[1:], TEXTS[0])[0])
-    first, second = (flag(fields, name) for name in SPECIALS)
+    first, second = (read_flag(fields, name) for name in SPECIALS)
     return Tokenize(
-        text=text(fields, found[0], MAX_TEXT_CHARACTERS),
+        text=read_text(fields, found[0], MAX_TEXT_CHARACTERS),
         special=second if first is None else first,
-        others=others(fields, READ),
+        others=unread_fields(fields, READ),
     )

@@ -13,7 +13,7 @@ import orjson
 
 from router.errors import BadRequest
 from router.openai import multipart
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.openai.media_type import media_of
 from router.requests import Request
 
@@ -35,7 +35,7 @@ class FormBody:
 def read_form(request: Request, values: Set[str] = frozenset()) -> FormBody:
     """Read a form or a JSON object. In a form, the fields named in `values` become numbers or booleans if possible."""
     if media_of(request.content_type).kind != multipart.CONTENT_TYPE:
-        return FormBody(object_of(request.body), {})
+        return FormBody(parse_json_object(request.body), {})
     fields: dict[str, object] = {}
     files: dict[str, list[bytes]] = {}
     for part in multipart.parts(request.body, request.content_type):
@@ -79,7 +79,7 @@ BESIDE = frozenset({
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
-class HasOthers(Protocol):
+class WithOtherFields(Protocol):
     """A request with the fields of its body that were not read."""
 
     @property
@@ -87,12 +87,12 @@ class HasOthers(Protocol):
         """The fields that a dialect maps, drops and names, or refuses."""
 
 
-def dropped(asked: HasOthers) -> list[str]:
-    """Return the names of `others`, sorted: those of up to 64 plain characters, and at most `MAX_OTHERS` of them."""
+def dropped_names(asked: WithOtherFields) -> list[str]:
+    """Return the names of `unread_fields`, sorted: those of up to 64 plain characters, and at most `MAX_OTHERS` of them."""
     return sorted(name for name in asked.others if _NAME.fullmatch(name))[:MAX_OTHERS]
 
 
-def others(
+def unread_fields(
     fields: Mapping[str, object], read: Set[str], usual: Mapping[str, object] | None = None
 ) -> Mapping[str, object]:
     """Return the fields that were not `read` and ask for something: not null, false, zero, empty or `usual`."""
@@ -103,7 +103,7 @@ def others(
     }
 
 
-def number(
+def read_number(
     fields: Mapping[str, object],
     name: str,
     least: float,
@@ -122,7 +122,7 @@ def number(
     return None if value == usual else float(value)
 
 
-def whole(fields: Mapping[str, object], name: str, least: int, most: int) -> int | None:
+def read_integer(fields: Mapping[str, object], name: str, least: int, most: int) -> int | None:
     """Read a whole number within bounds, `None` if there is none."""
     value = fields.get(name)
     if value is None:
@@ -134,7 +134,7 @@ def whole(fields: Mapping[str, object], name: str, least: int, most: int) -> int
     return value
 
 
-def text(fields: Mapping[str, object], name: str, most: int) -> str:
+def read_text(fields: Mapping[str, object], name: str, most: int) -> str:
     """Read a text of at most `most` characters, `""` if there is none."""
     value = fields.get(name)
     if value is None:
@@ -146,15 +146,15 @@ def text(fields: Mapping[str, object], name: str, most: int) -> str:
     return value
 
 
-def needed(fields: Mapping[str, object], name: str, most: int) -> str:
+def read_required_text(fields: Mapping[str, object], name: str, most: int) -> str:
     """Read a text of 1 to `most` characters."""
-    value = text(fields, name, most)
+    value = read_text(fields, name, most)
     if not value:
         raise BadRequest(f"`{name}` must be a text that is not empty", param=name)
     return value
 
 
-def choice(fields: Mapping[str, object], name: str, usual: str, *rest: str) -> str:
+def read_choice(fields: Mapping[str, object], name: str, usual: str, *rest: str) -> str:
     """Read one of several words; `usual` if there is none."""
     value = fields.get(name)
     if value is None:
@@ -164,7 +164,7 @@ def choice(fields: Mapping[str, object], name: str, usual: str, *rest: str) -> s
     return str(value)
 
 
-def flag(fields: Mapping[str, object], name: str) -> bool | None:
+def read_flag(fields: Mapping[str, object], name: str) -> bool | None:
     """Read true or false, `None` if there is neither."""
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
@@ -172,7 +172,7 @@ def flag(fields: Mapping[str, object], name: str) -> bool | None:
     return value
 
 
-def listed(fields: Mapping[str, object], name: str, most: int) -> Sequence[object]:
+def read_list(fields: Mapping[str, object], name: str, most: int) -> Sequence[object]:
     """Read a list of 1 to `most` values, which are still unchecked."""
     value = fields.get(name)
     if not isinstance(value, list) or not value:

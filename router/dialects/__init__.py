@@ -170,7 +170,7 @@ async def recognise(
     return seen
 
 
-async def why_silent(dialects: Mapping[str, Dialect], worker: Worker) -> str:
+async def explain_silence(dialects: Mapping[str, Dialect], worker: Worker) -> str:
     """Return why a worker does not answer, as its own dialect sees it; empty if that cannot tell in time."""
     try:
         async with asyncio.timeout(ALIVE_SECONDS):

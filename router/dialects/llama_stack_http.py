@@ -13,8 +13,8 @@ import orjson
 from router.canonical.text import TextRequest
 from router.dialects import Recognition
 from router.errors import WorkerFailed, WorkerUnable
-from router.http.probe import glance
-from router.http.service_call import services_of, shown
+from router.http.probe import send_probe
+from router.http.service_call import describe_services, services_of
 from router.http.translator import ProtocolMapping, Translator
 from router.http.verbatim import PassThrough
 from router.openai.body import splice_model
@@ -25,7 +25,7 @@ from router.peers.links import Links
 from router.requests import SERVICES, Kind
 from router.services.calls import CALLS
 from router.translate.request import MappedRequest, refuse_tool_calls, unheard
-from router.translate.text import OutputPiece, estimated, in_one_piece
+from router.translate.text import OutputPiece, estimate_usage, in_one_piece
 from router.translate.verbatim import LLAMA_STACK
 from router.worker_description import WorkerDescription, count_of
 from router.workers import Worker
@@ -71,13 +71,13 @@ class LlamaStackHttp(Translator):
         """Recognise a server by its answer to an empty request: an error about missing fields."""
         url = self.url(worker, "inference")
         asked = f"empty POST {url.path}"
-        heard = await glance(self._places, worker, url, method="POST", body=b"{}")
+        heard = await send_probe(self._places, worker, url, method="POST", body=b"{}")
         if heard.status not in _LACKING or not isinstance(heard.json, dict):
             return Recognition(asked, heard.came)
         services = await services_of(self._links, worker)
         came = f"{heard.status}, it reports missing fields of /inference"
         if services:
-            came += f"; and {shown(services)}"
+            came += f"; and {describe_services(services)}"
         return Recognition(asked, came, WorkerDescription("Llama Stack", services))
 
 
@@ -166,7 +166,7 @@ def whole(asked: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> 
         read = _message_of(candidate, choice)
         spent = told if choice == 0 else Usage(0, 0)
         if told is None:
-            guess = estimated(asked, choice, read.text)
+            guess = estimate_usage(asked, choice, read.text)
             # The prompt is counted once.
             spent = Usage(0 if choice else guess.prompt, guess.completion, estimated=True)
         events += in_one_piece(

@@ -46,8 +46,8 @@ from router.http.reply import Reply
 from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as headers_in_words
 from router.openai.large_json import SMALL_BYTES
-from router.openai.sse import SILENT_BYTES, Opening, Splitter
-from router.openai.usage import TEXT, asks_itself
+from router.openai.sse import SILENT_BYTES, FirstDataDetector, Splitter
+from router.openai.usage import TEXT, has_stream_options
 from router.peers.headers import (
     CID,
     LOAD,
@@ -70,7 +70,7 @@ from router.select.candidates import Candidate
 from router.services import calls
 from router.state import readiness, remote_load, service_time
 from router.translate import verbatim
-from router.translate.verbatim import Verbatim, takes
+from router.translate.verbatim import Verbatim, accepts
 from router.worker_description import WorkerDescription
 from router.workers import Worker
 
@@ -100,7 +100,7 @@ class Peer:
             return None
         if len(request.body) > SMALL_BYTES:
             return None
-        link = self._links.at_hand(candidate.node)
+        link = self._links.known_link(candidate.node)
         return None if link is None else self.call(link, request, candidate)
 
     def resume(
@@ -119,9 +119,9 @@ class Peer:
         content_type, shown = facts.content_type, facts.shown
         answer = Answer(reply.status, content_type, body, NOTHING, Route.DIRECT, len(body), shown)
         if (load := headers.get(LOAD)) is not None:
-            answer.load = remote_load.read(load)
+            answer.load = remote_load.parse_load(load)
         if (learnt := headers.get(SERVICE_TIME)) is not None:
-            answer.service_time = service_time.read(learnt)
+            answer.service_time = service_time.parse_service_time(learnt)
         return answer
 
     def answer(
@@ -135,7 +135,7 @@ class Peer:
 
     def call(self, link: Link, request: Request, candidate: Candidate) -> Call:
         """Return what to send over a link; raise `WorkerUnable` if the caller's own message is needed but too long to add."""
-        lines = self._links.introduction_lines + _naming(candidate.service)
+        lines = self._links.introduction_lines + _replica_headers(candidate.service)
         if request.waits:
             lines += _HOLDS if request.holds else _WAITS
         elif request.patience >= _NO_PATIENCE:
@@ -143,12 +143,12 @@ class Peer:
         if request.stream and _wants_usage(request):
             lines += _TELLS
         if request.target is not None:
-            target, model = calls.written(request.target), candidate.service.model
+            target, model = calls.format_target(request.target), candidate.service.model
             lines += header_lines({TARGET: target, MODEL: model})
         body, said = request.body, request.verbatim
-        if said and takes(said, candidate.service):
+        if said and accepts(said, candidate.service):
             if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
-                lines += header_lines({VERBATIM: verbatim.written(said)})
+                lines += header_lines({VERBATIM: verbatim.format_header(said)})
                 body += said.body
             elif said.needs:
                 raise WorkerUnable(
@@ -188,7 +188,7 @@ class PeerCall:
         self._request = request
         self._candidate = candidate
         self._reply = reply
-        self._visit = links.to(candidate.node)
+        self._visit = links.visit(candidate.node)
         self._sending: SentCall | None = None
 
     async def __aenter__(self) -> Answer:
@@ -213,11 +213,11 @@ class PeerCall:
 
 def _wants_usage(request: Request) -> bool:
     """Return whether the other node is asked for the usage of a stream because the caller did not ask for it."""
-    return request.stream and request.kind in TEXT and not asks_itself(request.body)
+    return request.stream and request.kind in TEXT and not has_stream_options(request.body)
 
 
 @lru_cache(maxsize=1024)
-def _naming(service: Service) -> str:
+def _replica_headers(service: Service) -> str:
     return header_lines({PROJECT: service.project, CID: service.cid})
 
 
@@ -233,15 +233,15 @@ async def _read(exchange: Exchange, request: Request, route: Route, *, hides: bo
     else:
         answer = await read_plain(exchange, route)
     answer.hides_usage = hides
-    answer.load = remote_load.read(exchange.header(LOAD))
-    answer.service_time = service_time.read(exchange.header(SERVICE_TIME))
-    if spoken := _words(exchange, request.verbatim):
+    answer.load = remote_load.parse_load(exchange.header(LOAD))
+    answer.service_time = service_time.parse_service_time(exchange.header(SERVICE_TIME))
+    if spoken := _answer_protocol(exchange, request.verbatim):
         answer.verbatim = spoken
         answer.headers = {**answer.headers, **headers_in_words(exchange)}
     return answer
 
 
-def _words(exchange: Exchange, said: Verbatim | None) -> str:
+def _answer_protocol(exchange: Exchange, said: Verbatim | None) -> str:
     """Return the protocol that an answer is written in; raise `WorkerFailed` if it is not the caller's."""
     spoken = exchange.header(VERBATIM)
     if spoken and (said is None or spoken != said.protocol):
@@ -256,13 +256,13 @@ def create(links: Links) -> Peer:
 
 async def _stream(exchange: Exchange, route: Route) -> Answer:
     """Return an answer that starts with the first event: a comment only says that the other node is waiting too."""
-    opening, raw = Opening(), bytearray()
-    while chunk := await exchange.some():
+    opening, raw = FirstDataDetector(), bytearray()
+    while chunk := await exchange.read_some():
         raw += chunk
         said = opening.take(chunk)
         if said.startswith(b'{"error"'):
-            raw += await exchange.at_most(MAX_TOLD_BYTES)
-            raise _told_in_stream(bytes(raw))
+            raw += await exchange.read_up_to(MAX_TOLD_BYTES)
+            raise _error_in_stream(bytes(raw))
         if said:
             return exchange.answer(bytes(raw), route)
         if len(raw) > SILENT_BYTES:
@@ -270,9 +270,9 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
     raise WorkerFailed("the stream ended before its first event")
 
 
-def _told_in_stream(raw: bytes) -> WorkerFailed:
+def _error_in_stream(raw: bytes) -> WorkerFailed:
     events = Splitter(max_event_bytes=len(raw)).feed(raw)
-    told = next((_told(event.data) for event in events if event.data), None)
+    told = next((_read_peer_error(event.data) for event in events if event.data), None)
     words = cleaned(told.message) if told else "the other node has no worker that answers"
     error = WorkerFailed(words)
     error.told = told
@@ -282,26 +282,26 @@ def _told_in_stream(raw: bytes) -> WorkerFailed:
 async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     if exchange.status not in _TOLD:
         if exchange.status == 404 or (exchange.status == 501 and kind in SERVICES):
-            return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
+            return _missing_model_error(await exchange.read_up_to(MAX_REFUSAL_BYTES), kind)
         if exchange.status == 403:
             # This node was lost or away until a moment ago, or is not admitted. In each case the worker has seen nothing.
             return WorkerAway("the other node does not admit this one now", hopeful=True)
         return await refusal(exchange)
-    body = await exchange.at_most(MAX_TOLD_BYTES)
-    told = _told(body, exchange) if exchange.ended else None
-    error = _meaning(exchange, body[:MAX_REFUSAL_BYTES], told)
+    body = await exchange.read_up_to(MAX_TOLD_BYTES)
+    told = _read_peer_error(body, exchange) if exchange.ended else None
+    error = _error_for_status(exchange, body[:MAX_REFUSAL_BYTES], told)
     if not isinstance(error, WorkerLoading):
         error.told = told
     return error
 
 
-def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerError:
+def _error_for_status(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerError:
     status = exchange.status
     words = cleaned(told.message) if told else f"the other node answered with status {status}"
     if status in REFUSALS:
-        return _unable(told) or rejected(status, body)
+        return _unsupported_error(told) or rejected(status, body)
     if status == 503:
-        return _unready(exchange, body, words)
+        return _not_ready_error(exchange, body, words)
     if status == 429:
         # The worker itself may ask for a pause; that the node's queue is full right now is no such request.
         said = busy(exchange)
@@ -311,7 +311,7 @@ def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerE
     return Looped(words) if status == LOOP_DETECTED else WorkerFailed(words)
 
 
-def _unready(exchange: Exchange, body: bytes, words: str) -> WorkerError:
+def _not_ready_error(exchange: Exchange, body: bytes, words: str) -> WorkerError:
     if b'"worker_stale"' in body:
         return WorkerStale(words)
     loading = readiness.loading_error(body) if b'"model_loading"' in body else None
@@ -320,7 +320,7 @@ def _unready(exchange: Exchange, body: bytes, words: str) -> WorkerError:
     return loading or WorkerAway(words, hopeful=exchange.header(WAIT) == READY)
 
 
-def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
+def _read_peer_error(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
     """Read a failure as nodes report it; `None` if it has another shape. The caller bounds its length."""
     try:
         said = orjson.loads(body)
@@ -349,7 +349,7 @@ def _is_word(name: object, value: object) -> bool:
     return name not in ("code", "param") or value is None or isinstance(value, str | int)
 
 
-def _not_there(body: bytes, kind: Kind) -> WorkerError:
+def _missing_model_error(body: bytes, kind: Kind) -> WorkerError:
     if b'"model_not_found"' in body or b'"no_provider"' in body:
         return WorkerStale("the other node no longer serves this model")
     if kind in TEXT:
@@ -358,7 +358,7 @@ def _not_there(body: bytes, kind: Kind) -> WorkerError:
     return WorkerUnable(f"the node does not serve /v1/{kind}", param="model")
 
 
-def _unable(told: PeerError | None) -> WorkerUnable | None:
+def _unsupported_error(told: PeerError | None) -> WorkerUnable | None:
     """Return the error if the remote worker's protocol cannot express the request: another worker's may."""
     if told is None or told.error.get("code") != WorkerUnable.code:
         return None

@@ -21,7 +21,7 @@ class AnswerHeaders(dict[str, str]):
 
     facts: "HeadFacts | None" = None
 
-    def with_told(self, told: Mapping[str, str]) -> "AnswerHeaders":
+    def with_worker_headers(self, told: Mapping[str, str]) -> "AnswerHeaders":
         """Return a copy with other headers added, which change none of the facts."""
         headers = AnswerHeaders(self)
         headers.update(told)

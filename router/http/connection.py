@@ -15,9 +15,9 @@ from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from router.http import repeated_head
 from router.http.answer_headers import AnswerHeaders
 from router.http.errors import HttpError, HungUp, NotHttp
-from router.http.repeated_head import PARSED, TRIES, RepeatedHead, remembered, tells, without_told
 from router.http.reply import FULL_BYTES, Reply
 from router.http.write_batch import WriteBatch
 
@@ -28,12 +28,11 @@ _INWARD = memoryview(bytearray(256 * 1024))  # for all connections of event loop
 _LITTLE = _INWARD[:FULL_BYTES]
 
 _PIECE_BYTES = 256 * 1024  # of a request's body, written to the transport at a time
-_NO_BODY = frozenset({204, 304})
-_FAILED = 500
+_NO_BODY, _FAILED = frozenset({204, 304}), 500
 _HEAD_END = b"\r\n\r\n"
 
 
-class Home(Protocol):
+class ConnectionOwner(Protocol):
     """Owner of a connection between requests."""
 
     def free(self, connection: "Connection") -> None:
@@ -44,10 +43,10 @@ class Home(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _KnownHead:
     """The newest head of a whole answer, and what was parsed from it; `tells` says whether a node told of its worker in it."""
 
-    head: RepeatedHead
+    head: repeated_head.RepeatedHead
     status: int
     headers: AnswerHeaders
     tells: bool
@@ -58,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __deletable__ = ("_parser",)  # mypyc asks
 
-    def __init__(self, home: "Home") -> None:
+    def __init__(self, home: "ConnectionOwner") -> None:
         self.loop = asyncio.get_running_loop()
         """Cached: each call of `get_running_loop` costs a system call before Python 3.12."""
         self.prompt = False
@@ -69,14 +68,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
         self._reply: Reply | None = None
-        self._barren = 0
+        self._bytes_without_body = 0
         self._headers = AnswerHeaders()
-        self._seen: _Seen | None = None
-        self._tries = TRIES
+        self._known_head: _KnownHead | None = None
+        self._tries = repeated_head.TRIES
         self._until_close = False
-        self._between = False
+        self._between_chunks = False
         """Whether the next byte is the first of a chunk."""
-        self._inward = _LITTLE
+        self._read_buffer = _LITTLE
         self._paused = False
         self._unsent = b""
         self._writing = False
@@ -91,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def quiet(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether it is open with nothing to read, not even an end: else a request might not be read, or not answered alone."""
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -99,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.prompt:
             return True
         if self._unread is None:
-            self._unread = _unread_of(transport)
+            self._unread = _poll_unread(transport)
         return not self._unread.poll(0)
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
@@ -143,9 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def widen(self, *, much: bool) -> None:
+    def set_large_reads(self, *, much: bool) -> None:
         """Read the socket in large pieces, or in pieces of the usual size."""
-        self._inward = _INWARD if much else _LITTLE
+        self._read_buffer = _INWARD if much else _LITTLE
 
     def resume(self) -> None:
         """Read the socket again."""
@@ -192,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Return the buffer for the next bytes: all connections share it, since it is emptied before anything else is read."""
-        return self._inward
+        return self._read_buffer
 
     def buffer_updated(self, count: int) -> None:
         """Take in bytes from a socket."""
@@ -205,20 +204,21 @@ class Connection(asyncio.BufferedProtocol):
             # The bytes answer no request.
             self.abort()
             return
-        if self._between and reply.passes(data):
+        if self._between_chunks and reply.passes(data):
             return
-        begins = not (self._barren or reply.status)
-        if begins and self._seen is not None and self._takes_repeated(data, reply, self._seen):
+        begins = not (self._bytes_without_body or reply.status)
+        known = self._known_head if begins else None
+        if known is not None and self._take_known_head(data, reply, known):
             return
-        self._barren += len(data)
+        self._bytes_without_body += len(data)
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
             self._break(NotHttp("the response is not HTTP"))
         else:
             # The parser does not tell whether the beginning of the next chunk's size has come.
-            self._between = self._between and data[-2:] == b"\r\n"
-            if self._barren > HEAD_BYTES:
+            self._between_chunks = self._between_chunks and data[-2:] == b"\r\n"
+            if self._bytes_without_body > HEAD_BYTES:
                 self._break(NotHttp("the response headers are too long"))
         # All bytes are taken in, and the connection is released if it may be, before any reader acts on them.
         if self._reply is reply:
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
                 reply.finish()
                 reply.wake()
             else:
-                untouched = not (self._barren or reply.status)
+                untouched = not (self._bytes_without_body or reply.status)
                 reply.fail(HungUp("the other side closed the connection", untouched=untouched))
         # The parser refers to the connection: both would stay until the garbage collector runs.
         del self._parser
@@ -277,15 +277,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_chunk_header(self) -> None:
         """Note that a chunk begins."""
-        self._between = False
+        self._between_chunks = False
 
     def on_chunk_complete(self) -> None:
         """Note that a chunk is complete."""
-        self._between = True
+        self._between_chunks = True
 
     def on_body(self, piece: bytes) -> None:
         """Take in bytes of the body."""
-        self._barren = 0
+        self._bytes_without_body = 0
         reply = self._reply
         if reply is None:
             return
@@ -324,18 +324,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._reply is None:
             self.abort()
 
-    def _takes_repeated(self, data: bytes | memoryview, reply: Reply, seen: _Seen) -> bool:
+    def _take_known_head(self, data: bytes | memoryview, reply: Reply, seen: _KnownHead) -> bool:
         """Take in a whole answer whose head was parsed before on this connection, and return whether it was one."""
         whole, headers, cut_at = bytes(data), seen.headers, 0
-        if seen.tells and (other := without_told(whole)) is not None:
+        if seen.tells and (other := repeated_head.split_worker_lines(whole)) is not None:
             whole, told, cut_at = other
-            headers = headers.with_told(told)
-        found = seen.head.found_in(whole)
+            headers = headers.with_worker_headers(told)
+        found = seen.head.match(whole)
         if found is None or found[0] + found[1] != len(whole) or cut_at + len(_HEAD_END) > found[0]:
             return False
-        self._tries, self.streamed = TRIES, False
+        self._tries, self.streamed = repeated_head.TRIES, False
         # The length, request id and date in `headers` are those of the earlier answer; no reader uses them.
-        reply.came_whole(seen.status, headers, whole[found[0] :])
+        reply.feed_complete(seen.status, headers, whole[found[0] :])
         self._release(stays=True)
         reply.wake()
         return True
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         at = len(whole) - reply.length
         begins = whole.startswith(b"HTTP/1.1 %d " % reply.status)
         if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
-            self._seen = _seen_in(whole[:at], reply)
+            self._known_head = _known_head_of(whole[:at], reply)
 
     def _end(self, data: bytes | memoryview, reply: Reply, *, begins: bool) -> None:
         """Reset the parse state after a complete answer, whose head may be remembered, and wake its reader."""
@@ -356,10 +356,10 @@ class Connection(asyncio.BufferedProtocol):
             self._tries -= 1
             if self._tries >= 0:
                 self._remember(data, reply)
-            elif self._tries <= -PARSED:
+            elif self._tries <= -repeated_head.PARSED:
                 self._tries = 1
-        self._barren, self._until_close, self._between = 0, False, False
-        self._inward = _LITTLE
+        self._bytes_without_body, self._until_close, self._between_chunks = 0, False, False
+        self._read_buffer = _LITTLE
         if self._headers:
             self._headers = AnswerHeaders()
         reply.wake()
@@ -377,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
 
-def _unread_of(transport: asyncio.Transport) -> select.poll:
+def _poll_unread(transport: asyncio.Transport) -> select.poll:
     """Return a poll object that tells whether a transport's socket has unread bytes, or an end."""
     # TLS sends records of its own, such as session tickets: there only the end counts.
     secured = transport.get_extra_info("sslcontext") is not None
@@ -387,12 +387,14 @@ def _unread_of(transport: asyncio.Transport) -> select.poll:
     return unread
 
 
-def _seen_in(head: bytes, reply: Reply) -> _Seen | None:
+def _known_head_of(head: bytes, reply: Reply) -> _KnownHead | None:
     """Return a head and its headers, without those in which a node tells of its worker, which differ each time."""
-    headers, other = reply.headers, without_told(head)
+    headers, other = reply.headers, repeated_head.split_worker_lines(head)
     if other is not None:
         head, told, _ = other
         headers = AnswerHeaders({n: v for n, v in headers.items() if n not in told})
     # A head with a second pair of these lines is not remembered: of two headers with one name the last counts.
-    pattern = None if tells(head) else remembered(head, dated=True)
-    return None if pattern is None else _Seen(pattern, reply.status, headers, other is not None)
+    twice = repeated_head.has_worker_lines(head)
+    if twice or (known := repeated_head.repeated_head_of(head, dated=True)) is None:
+        return None
+    return _KnownHead(known, reply.status, headers, other is not None)

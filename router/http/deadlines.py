@@ -5,7 +5,7 @@ import math
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
-from router.http.errors import GivenUp
+from router.http.errors import WaitEnded
 from router.http.timers import SHORT, Timers
 
 
@@ -30,7 +30,7 @@ class Deadlines:
         """End every wait now with `GivenUp`, except short ones with a timer of their own, which end by themselves."""
         for timed in self.timers.waiting():
             if isinstance(timed, _Deadline):
-                timed.pass_(GivenUp)
+                timed.expire(WaitEnded)
 
 
 class _Deadline:
@@ -68,9 +68,9 @@ class _Deadline:
 
     def fire(self) -> None:
         """End the body with `TimeoutError`."""
-        self.pass_(TimeoutError)
+        self.expire(TimeoutError)
 
-    def pass_(self, outcome: type[TimeoutError]) -> None:
+    def expire(self, outcome: type[TimeoutError]) -> None:
         """End the body with `outcome`, unless it was ended already."""
         if self._passed is None:
             self._passed = outcome

@@ -53,7 +53,7 @@ class NotHttp(HttpError):
     """The answer is not HTTP, or exceeds the limits."""
 
 
-class GivenUp(TimeoutError):
+class WaitEnded(TimeoutError):
     """The wait was ended early: there is nothing to wait for any more."""
 
 

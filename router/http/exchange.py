@@ -29,8 +29,8 @@ from router.flow import Flow, Listener
 from router.http.answer_headers import COMPRESSED, NO_HEADERS, HeadFacts, facts_of, is_encoded
 from router.http.cut_through import CutThrough
 from router.http.deadlines import Deadlines
-from router.http.errors import CannotConnect, ConnectTimeout, GivenUp, HttpError, HungUp
-from router.http.pool import PooledPlace
+from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp, WaitEnded
+from router.http.pool import ConnectionPool
 from router.http.reply import Reply
 from router.http.timers import Timers
 from router.openai.sse import Splitter
@@ -58,7 +58,7 @@ LOOP_DETECTED = 508
 class Call:
     """One outgoing request."""
 
-    place: PooledPlace
+    place: ConnectionPool
     head: bytes
     body: bytes
 
@@ -102,21 +102,21 @@ class Exchange:
         if readable and is_encoded(self._reply.headers):
             raise WorkerFailed(COMPRESSED)
 
-    async def some(self) -> bytes:
+    async def read_some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""
-        return self._reply.here() or await self._reply.some()
+        return self._reply.here() or await self._reply.read_some()
 
     async def begins(self) -> bytes:
         """Return the first bytes, without taking them; empty if there are none."""
         return await self._reply.begins()
 
-    async def at_most(self, limit: int) -> bytes:
+    async def read_up_to(self, limit: int) -> bytes:
         """Read until the end, or until more than `limit` bytes are there."""
-        return await self._reply.at_most(limit)
+        return await self._reply.read_up_to(limit)
 
     async def whole(self, limit: int) -> bytes:
         """Read the whole answer; raise `WorkerFailed` if it has more than `limit` bytes."""
-        body = await self._reply.at_most(limit)
+        body = await self._reply.read_up_to(limit)
         if not self.ended:
             raise WorkerFailed(f"the answer has more than {limit:,} bytes")
         return body
@@ -156,11 +156,11 @@ class Exchange:
         """Stop measuring silence: something came, and is being passed on."""
         self._waiting = math.inf
 
-    def broke_off(self) -> AnswerBroken:
+    def broken_off_error(self) -> AnswerBroken:
         """Return the error that says why nothing more comes."""
-        return self.broke(self._overdue or "the worker broke off")
+        return self.mark_broken(self._overdue or "the worker broke off")
 
-    def broke(self, message: str) -> AnswerBroken:
+    def mark_broken(self, message: str) -> AnswerBroken:
         """Remember that the answer broke, and return the error to raise."""
         self.broken = AnswerBroken(message)
         return self.broken
@@ -199,9 +199,9 @@ class Rest(Flow):
     async def __anext__(self) -> bytes:
         self._exchange.waits()
         try:
-            chunk = await self._reply.some()
+            chunk = await self._reply.read_some()
         except HttpError as error:
-            raise self._exchange.broke_off() from error
+            raise self._exchange.broken_off_error() from error
         if not chunk:
             raise StopAsyncIteration
         return self._taken(chunk)
@@ -214,7 +214,7 @@ class Rest(Flow):
         if self._left < 0:
             raise self._too_long()
         if reply.full:
-            reply.read_on()
+            reply.resume_reading()
         self._exchange.waits()
         return chunk, reply.done
 
@@ -243,7 +243,7 @@ class Rest(Flow):
         return chunk
 
     def _too_long(self) -> AnswerBroken:
-        return self._exchange.broke("the answer is longer than `max_answer_bytes`")
+        return self._exchange.mark_broken("the answer is longer than `max_answer_bytes`")
 
 
 class SentCall:
@@ -324,8 +324,8 @@ def plain_json(reply: Reply, facts: HeadFacts) -> bytes | None:
 async def read_plain(exchange: Exchange, route: Route) -> Answer:
     """Make an answer of bytes that need no inspection."""
     if exchange.length is None or exchange.length > SMALL_BYTES:
-        return exchange.answer(await exchange.some(), route, length=exchange.length)
-    first = await exchange.at_most(SMALL_BYTES)
+        return exchange.answer(await exchange.read_some(), route, length=exchange.length)
+    first = await exchange.read_up_to(SMALL_BYTES)
     return exchange.answer(first, route, length=len(first))
 
 
@@ -354,7 +354,7 @@ def rejected(status: int, body: bytes) -> WorkerRejected:
 
 async def objection(exchange: Exchange) -> bytes:
     """Return the body that says what is wrong with a request; TGI may write it as the event of a stream."""
-    body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
+    body = (await exchange.read_up_to(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
     if not exchange.streamed:
         return body
     splitter = Splitter(max_event_bytes=MAX_REFUSAL_BYTES)
@@ -386,7 +386,7 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
     match error:
         case ConnectTimeout():
             return WorkerTimeout("connection", settings.connect_timeout)
-        case GivenUp():
+        case WaitEnded():
             return WorkerUnreachable("the other node stopped answering", sent=True)
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)

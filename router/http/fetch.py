@@ -9,11 +9,17 @@ from ipaddress import IPv6Network
 
 from yarl import URL
 
-from registry.intake.dialable import address_of
+from registry.intake.dialable import parse_ip
 from router.errors import WorkerRejected, WorkerUnable
 from router.http.errors import HttpError
 from router.http.heads import request_head
-from router.http.pool import Objection, PooledPlace, public_context, tcp, written_start
+from router.http.pool import (
+    ConnectionPool,
+    Objection,
+    build_request_start,
+    public_context,
+    tcp_dialer,
+)
 from router.openai.media_type import type_of
 from router.openai.text_writer import refused
 from router.settings import RouterSettings
@@ -38,7 +44,7 @@ def objection(address: str, port: int) -> str:
 
 def is_public(address: str) -> bool:
     """Return whether an IP literal is public; an IPv4-mapped one counts as its IPv4 address, NAT64 and 6to4 do not count."""
-    found = address_of(address)
+    found = parse_ip(address)
     if found is None or any(found in network for network in _WRAPPED):
         return False
     return found.is_global and not found.is_multicast
@@ -72,16 +78,17 @@ class ImageFetcher:
 
     async def _fetched(self, url: URL) -> bytes:
         context = public_context() if url.scheme == "https" else None
-        place = PooledPlace(
-            tcp(url.host or "", url.port or 0, context, objection=self._objection), self._settings
+        place = ConnectionPool(
+            tcp_dialer(url.host or "", url.port or 0, context, objection=self._objection),
+            self._settings,
         )
         try:
-            head = request_head(written_start(url, "GET"), {"Accept": "image/*"}, 0)
+            head = request_head(build_request_start(url, "GET"), {"Accept": "image/*"}, 0)
             reply = await place.ask(head, b"")
             try:
                 if reply.status != 200:
                     raise HttpError("no image there")
-                return await reply.at_most(MAX_FETCHED_BYTES)
+                return await reply.read_up_to(MAX_FETCHED_BYTES)
             finally:
                 reply.close()
         finally:

@@ -61,7 +61,7 @@ Objection = Callable[[str, int], str]
 """Function that returns why an IP address and port may not be connected to, empty if they may."""
 
 
-class PooledPlace:
+class ConnectionPool:
     """Pool of at most `connections_per_worker` connections to one place, which are kept while they are used."""
 
     def __init__(
@@ -96,7 +96,7 @@ class PooledPlace:
         self.closed = self._retired = False
 
     @property
-    def unused(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether it has no connection."""
         return not (self._known or self._dialling)
 
@@ -108,7 +108,7 @@ class PooledPlace:
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request; return the answer once its head is there, or raise `HttpError`."""
         # Usually a connection is idle, and there is nothing to wait for.
-        connection = self.idle() or await self._kept()
+        connection = self.take_idle() or await self._wait_for_idle()
         if connection is not None:
             try:
                 return await connection.ask(head, body)
@@ -117,27 +117,27 @@ class PooledPlace:
             except HungUp as error:
                 if not (error.untouched and head.startswith(_REPEATABLE)):
                     raise
-        return await (await self._opened()).ask(head, body)
+        return await (await self._open_connection()).ask(head, body)
 
-    def idle(self) -> Connection | None:
+    def take_idle(self) -> Connection | None:
         """Take a connection on which a request may be sent at once, `None` if there is none."""
         if self._resting:
             self._end_rest()
         # The most recently used connection is the most likely to be still open.
         while self._idle:
             connection, since = self._idle.popitem()
-            quiet = connection.quiet
+            quiet = connection.is_reusable
             if quiet and connection.loop.time() - since < self._keep:
                 self._kept_open[connection.streamed] = True
                 return connection
             if not quiet:
-                self._closed(connection, since)
+                self._note_early_close(connection, since)
             connection.abort()
         return None
 
-    async def warm(self) -> None:
+    async def open_spare(self) -> None:
         """Open a connection for the next request, to prove that it is possible; raise `HttpError`."""
-        self.free(await self._opened())
+        self.free(await self._open_connection())
 
     def close(self) -> None:
         """Cut every connection, and end all waits for one."""
@@ -149,7 +149,7 @@ class PooledPlace:
         self._idle.clear()
         self._resting.clear()
         while self._waiting:
-            self._next()
+            self._wake_next()
 
     def retire(self) -> None:
         """Keep no connection any more: cut the idle ones now, and each other one after its request."""
@@ -173,24 +173,24 @@ class PooledPlace:
         lies = self._idle if self._kept_open[connection.streamed] else self._resting
         lies[connection] = connection.loop.time()
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(self._keep, self._tidy)
+            self._sweep = asyncio.get_running_loop().call_later(self._keep, self._close_expired)
         if self._waiting:
-            self._next()
+            self._wake_next()
 
     def lost(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self._known.pop(connection, None)
         for lying in (self._idle, self._resting):
             if (since := lying.pop(connection, None)) is not None:
-                self._closed(connection, since)
-        self._next()
+                self._note_early_close(connection, since)
+        self._wake_next()
 
     # Internals.
 
-    async def _kept(self) -> Connection | None:
+    async def _wait_for_idle(self) -> Connection | None:
         """Return an idle connection, or `None` if a new one may be opened; wait while there is neither."""
         while True:
-            if (connection := self.idle()) is not None:
+            if (connection := self.take_idle()) is not None:
                 return connection
             if self.closed or self.has_room:
                 return None
@@ -204,10 +204,10 @@ class PooledPlace:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._next()
+                    self._wake_next()
                 raise
 
-    async def _opened(self) -> Connection:
+    async def _open_connection(self) -> Connection:
         if self.closed:
             raise CannotConnect("this node is closing its connections")
         self._dialling += 1
@@ -224,7 +224,7 @@ class PooledPlace:
             raise CannotConnect(_reason_of(error)) from error
         finally:
             self._dialling -= 1
-            self._next()
+            self._wake_next()
         self._known[connection] = None
         return connection
 
@@ -238,7 +238,7 @@ class PooledPlace:
                 return
             self._idle[connection] = resting.pop(connection)
 
-    def _closed(self, connection: Connection, since: float) -> None:
+    def _note_early_close(self, connection: Connection, since: float) -> None:
         """Let connections rest from now on after answers like that after which the other side closed one, if it did so early."""
         streamed = connection.streamed
         early = connection.loop.time() - since < self._rest
@@ -247,14 +247,14 @@ class PooledPlace:
             for other in [c for c in self._idle if c.streamed == streamed]:
                 self._resting[other] = self._idle.pop(other)
 
-    def _next(self) -> None:
+    def _wake_next(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
 
-    def _tidy(self) -> None:
+    def _close_expired(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for lying in (self._idle, self._resting):
@@ -262,7 +262,7 @@ class PooledPlace:
                 del lying[connection]
                 connection.abort()
         lies = self._idle or self._resting
-        self._sweep = loop.call_later(self._keep, self._tidy) if lies else None
+        self._sweep = loop.call_later(self._keep, self._close_expired) if lies else None
 
 
 def _reason_of(error: OSError) -> str:
@@ -272,30 +272,30 @@ def _reason_of(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else "no address of it answers"
 
 
-class Places:
+class WorkerPools:
     """Connection pools for the places at which this machine's workers listen."""
 
     def __init__(self, settings: RouterSettings, guard: SsrfGuard) -> None:
         self._settings = settings
         self._guard = guard
-        self._places: dict[Origin, PooledPlace] = {}
+        self._places: dict[Origin, ConnectionPool] = {}
 
-    def of(self, url: URL) -> PooledPlace:
+    def of(self, url: URL) -> ConnectionPool:
         """Return the connections to the host and port of a URL."""
         return self.at(origin_of(url))
 
-    def at(self, origin: Origin) -> PooledPlace:
+    def at(self, origin: Origin) -> ConnectionPool:
         """Return the connections to a host and port."""
         place = self._places.get(origin)
         return self._add(origin) if place is None else place
 
-    def _add(self, origin: Origin) -> PooledPlace:
+    def _add(self, origin: Origin) -> ConnectionPool:
         if len(self._places) >= _PLACES:
-            self._places = {o: p for o, p in self._places.items() if not p.unused}
+            self._places = {o: p for o, p in self._places.items() if not p.is_unused}
         scheme, host, port = origin
         context = public_context() if scheme == "https" else None
-        dial = tcp(host, port, context, objection=self._guard.objection)
-        place = self._places[origin] = PooledPlace(
+        dial = tcp_dialer(host, port, context, objection=self._guard.objection)
+        place = self._places[origin] = ConnectionPool(
             dial, self._settings, idle=WORKERS_IDLE_SECONDS, rest=WORKERS_REST_SECONDS
         )
         return place
@@ -306,7 +306,7 @@ class Places:
             place.close()
 
 
-def tcp(
+def tcp_dialer(
     host: str,
     port: int,
     context: ssl.SSLContext | None = None,
@@ -362,12 +362,12 @@ def origin_of(url: URL) -> Origin:
 
 
 @lru_cache(maxsize=4096)
-def start_of(url: URL, method: str = "POST") -> bytes:
+def request_start(url: URL, method: str = "POST") -> bytes:
     """Return the beginning of a request for a URL, cached for URLs that are requested again and again."""
-    return written_start(url, method)
+    return build_request_start(url, method)
 
 
-def written_start(url: URL, method: str) -> bytes:
+def build_request_start(url: URL, method: str) -> bytes:
     """Return the beginning of a request for a URL: its first line, its host, and that no compression is wanted."""
     default = {"http": 80, "https": 443}.get(url.scheme)
     host = url.host_subcomponent or ""

@@ -13,7 +13,7 @@ from router.errors import WorkerFailed
 from router.http.answer_headers import GZIP, is_encoded
 from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted, TlsFailed
 from router.http.heads import request_head
-from router.http.pool import Places, start_of
+from router.http.pool import WorkerPools, request_start
 from router.workers import Worker
 
 MAX_HEARD_BYTES = 1024 * 1024
@@ -38,7 +38,7 @@ _REMEDIES: Mapping[int, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ProbeResult:
     """An HTTP answer, or with `status` 0 the reason why there is none."""
 
     status: int = 0
@@ -80,31 +80,31 @@ class Heard:
         return f"{self.status}{packed}"
 
 
-async def glance(
-    places: Places,
+async def send_probe(
+    places: WorkerPools,
     worker: Worker,
     url: URL,
     *,
     method: str = "GET",
     body: bytes = b"",
     at_most: int = MAX_HEARD_BYTES,
-) -> Heard:
+) -> ProbeResult:
     """Send a small request to a worker within `ALIVE_SECONDS`, with its operator's headers; `at_most` 0 reads no body."""
     reply = None
     try:
         headers = dict(worker_headers.read(worker))
         if body:
             headers["Content-Type"] = "application/json"
-        head = request_head(start_of(url, method), headers, len(body))
+        head = request_head(request_start(url, method), headers, len(body))
         async with asyncio.timeout(ALIVE_SECONDS):
             reply = await places.of(url).ask(head, body)
-            found = await reply.at_most(at_most) if at_most else b""
+            found = await reply.read_up_to(at_most) if at_most else b""
             encoded = is_encoded(reply.headers) or found.startswith(GZIP)
-            return Heard(reply.status, found, encoded=encoded)
+            return ProbeResult(reply.status, found, encoded=encoded)
     except WorkerFailed as lacks:
-        return Heard(why=str(lacks))
+        return ProbeResult(why=str(lacks))
     except OSError as error:
-        return Heard(why=_silence(error, url))
+        return ProbeResult(why=_silence(error, url))
     finally:
         if reply is not None:
             reply.close()

@@ -59,7 +59,7 @@ class RepeatedHead:
         self._id_end = self._id_at + _ID_BYTES if between else self._id_at
         self._length_at = self._id_end + len(between)
 
-    def found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
+    def match(self, data: bytes) -> tuple[int, int, bytes] | None:
         """Return the end of the head that `data` begins with, the body's length and the request id; `None` for another head."""
         found = self._found_in(data)
         if found is None and self._dated and self._take_date(data):
@@ -98,7 +98,7 @@ class RepeatedHead:
         return True
 
 
-def remembered(head: bytes, *, dated: bool = False) -> RepeatedHead | None:
+def repeated_head_of(head: bytes, *, dated: bool = False) -> RepeatedHead | None:
     """Return the matcher for a parsed head, given up to its empty line; `None` if it has no length, or is too long.
 
     If `dated`, a head with another date matches: only where no reader uses it.
@@ -114,7 +114,7 @@ def remembered(head: bytes, *, dated: bool = False) -> RepeatedHead | None:
     return RepeatedHead(head[: id_.start(1)], head[id_.end(1) : start], after, dated=dated)
 
 
-def without_told(data: bytes) -> tuple[bytes, Mapping[str, str], int] | None:
+def split_worker_lines(data: bytes) -> tuple[bytes, Mapping[str, str], int] | None:
     """Return an answer without the lines in which a node tells of its worker, what these say by name, and where they were.
 
     Return `None` if it has none near its beginning. The caller has to check that its head does not end before them.
@@ -145,7 +145,7 @@ def _word(value: bytes, most: int) -> str:
     return text if text.isascii() and text.isprintable() and " " not in text else ""
 
 
-def tells(head: bytes) -> bool:
+def has_worker_lines(head: bytes) -> bool:
     """Return whether a head has a line in which a node tells of its worker, however it is written."""
     lower = head.lower()
     return any(name in lower for name in _TOLD_NAMES)

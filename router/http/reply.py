@@ -26,7 +26,7 @@ class Source(Protocol):
     def resume(self) -> None:
         """Read the socket again."""
 
-    def widen(self, *, much: bool) -> None:
+    def set_large_reads(self, *, much: bool) -> None:
         """Read the socket in large pieces, or in pieces of the usual size."""
 
     def abort(self) -> None:
@@ -34,7 +34,7 @@ class Source(Protocol):
 
 
 class Reply:
-    """An answer, once its head is there. Read it with `some` to its end, or `close` it; both release the connection."""
+    """An answer, once its head is there. Read it with `read_some` to its end, or `close` it; both release the connection."""
 
     # These defaults are class attributes: most answers come whole, and never change most of them.
     status = 0
@@ -68,14 +68,14 @@ class Reply:
         """Whether nothing is left to read."""
         return self.complete and not self._pieces
 
-    async def some(self) -> bytes:
+    async def read_some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` if the answer breaks off."""
         while not (piece := self.here()):
             if self.complete:
                 return b""
             if self._error is not None:
                 raise self._error
-            self.read_on()
+            self.resume_reading()
             await self._wait()
         return piece
 
@@ -87,7 +87,7 @@ class Reply:
             await self._wait()
         return self._pieces[0] if self._pieces else b""
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read the socket again."""
         self.full = False
         if self._connection is not None:
@@ -100,22 +100,22 @@ class Reply:
         pieces, self._pieces, self.held = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def at_most(self, limit: int) -> bytes:
+    async def read_up_to(self, limit: int) -> bytes:
         """Return the rest, or more than `limit` bytes of it, read in large pieces; raise `HttpError` if the answer breaks off."""
         pieces: list[bytes] = []
         size = 0
         if self._connection is not None:
-            self._connection.widen(much=limit >= FULL_BYTES)
+            self._connection.set_large_reads(much=limit >= FULL_BYTES)
         try:
             while size <= limit and not self.ended:
                 self.enough = limit + 1 - size
-                piece = await self.some()
+                piece = await self.read_some()
                 pieces.append(piece)
                 size += len(piece)
         finally:
             self.enough = 0
             if self._connection is not None:
-                self._connection.widen(much=False)
+                self._connection.set_large_reads(much=False)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def peek(self) -> bytes | None:
@@ -167,11 +167,11 @@ class Reply:
         return self.cut_through.take(data if isinstance(data, bytes) else data.tobytes())
 
     def take(self, piece: bytes) -> None:
-        """Take in bytes of the body; `news` has to be called after that."""
+        """Take in bytes of the body; `notify` has to be called after that."""
         self._pieces.append(piece)
         self.held += len(piece) + _PIECE_COST
 
-    def came_whole(self, status: int, headers: AnswerHeaders, body: bytes) -> None:
+    def feed_complete(self, status: int, headers: AnswerHeaders, body: bytes) -> None:
         """Take in an answer that came whole, see `finish`."""
         self.status, self.headers = status, headers
         self.length = self.held = len(body)

@@ -13,8 +13,8 @@ from router.answer import NOTHING, Answer, Route, complete_answer
 from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
 from router.http.exchange import Call, Exchange, SentCall, read_plain, refusal
 from router.http.heads import head_to, headers_to, request_head
-from router.http.pool import start_of
-from router.http.probe import Heard, glance
+from router.http.pool import request_start
+from router.http.probe import ProbeResult, send_probe
 from router.peers.links import Links
 from router.requests import SERVICES, Request, Target
 from router.services import translation
@@ -64,9 +64,9 @@ async def services_of(links: Links, worker: Worker) -> tuple[OfferedModel, ...]:
     All have one name, and so one home: what one of them keeps, such as a file, another may use.
     """
 
-    def ask(method: str, path: str) -> Awaitable[Heard]:
+    def ask(method: str, path: str) -> Awaitable[ProbeResult]:
         body = b"{}" if method == "POST" else b""
-        return glance(links.workers, worker, url_of(worker.api, path), method=method, body=body)
+        return send_probe(links.workers, worker, url_of(worker.api, path), method=method, body=body)
 
     probes = PROBES[worker.dialect]
     # Some servers answer nothing else while they describe themselves for the first time.
@@ -79,12 +79,12 @@ async def services_of(links: Links, worker: Worker) -> tuple[OfferedModel, ...]:
     )
 
 
-def shown(services: Sequence[OfferedModel]) -> str:
+def describe_services(services: Sequence[OfferedModel]) -> str:
     """Return what services these are, for people."""
     return " and ".join(one.type.shown for one in services if one.type is not None)
 
 
-def _has(said: Heard) -> bool:
+def _has(said: ProbeResult) -> bool:
     match said.status, said.json:
         case 200, {"object": "list"} | {"paths": {"/score": {"post": dict()}}}:
             return True
@@ -112,7 +112,7 @@ def call_service(
     if target.protocol != worker.dialect and not is_place(target):
         return _translated(links, request, target, worker)
     body, url = _addressed(request.body, target, worker), url_of(worker.api, target.path)
-    head = head_to(worker, request, start_of(url, target.method), len(body))
+    head = head_to(worker, request, request_start(url, target.method), len(body))
 
     async def read(exchange: Exchange) -> Answer:
         if exchange.status in _NO_PATH:
@@ -143,7 +143,7 @@ async def _translated(
         except BadRequest as error:
             told = {"error": {"message": str(error), "param": error.param}}
             raise WorkerRejected(error.status, orjson.dumps(told)) from error
-        found = await _asked(links, request, ask, worker)
+        found = await _send_ask(links, request, ask, worker)
         if found.status == NOT_FOUND and ask.optional:
             answer = None
             continue
@@ -153,7 +153,7 @@ async def _translated(
         answer = found.first
 
 
-async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker) -> Answer:
+async def _send_ask(links: Links, request: Request, ask: ServiceAsk, worker: Worker) -> Answer:
     url = url_of(worker.api, ask.path)
     headers = {**headers_to(worker, request), "Content-Type": ask.content_type, "accept": JSON}
 
@@ -167,7 +167,7 @@ async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker
         status = NOT_FOUND if missing else exchange.status
         return complete_answer(body, exchange.content_type, status=status)
 
-    head = request_head(start_of(url, ask.method), headers, len(ask.body))
+    head = request_head(request_start(url, ask.method), headers, len(ask.body))
     call = Call(links.workers.of(url), head, ask.body)
     async with SentCall(call, links.settings, links.deadlines, read) as answer:
         return answer
@@ -179,7 +179,7 @@ async def read_service(exchange: Exchange, route: Route) -> Answer:
         return _empty(exchange, route)
     if exchange.length is not None:
         return await read_plain(exchange, route)
-    first = await exchange.some()
+    first = await exchange.read_some()
     return exchange.answer(first, route) if first else _empty(exchange, route)
 
 

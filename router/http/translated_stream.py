@@ -42,26 +42,26 @@ class TranslatedStream(Protocol):
         """Take in the end of the stream; return no events if its text is incomplete."""
 
 
-async def begin(
+async def begin_answer(
     exchange: Exchange, told: TranslatedStream, form: TextForm, max_event_bytes: int
 ) -> Answer:
     """Make an answer of a stream once it has said something; raise a `WorkerError` if that is a failure."""
     splitter = Splitter(max_event_bytes=max_event_bytes)
-    said, _ = await first_said(exchange, splitter)
-    form = form.told_by(said[0])
-    pen = _Pen(told, form)
+    said, _ = await read_first_events(exchange, splitter)
+    form = form.with_fingerprint(said[0])
+    pen = _StreamWriter(told, form)
     first = form.opening() + pen.written(said[:1])
     answer = exchange.answer(first, Route.LOCAL)
     answer.rest = _rest(exchange, pen, splitter, said[1:])
     return answer
 
 
-async def first_said(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes], bytes]:
+async def read_first_events(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes], bytes]:
     """Read until a stream says something; return the first events' data and all bytes, or raise `WorkerFailed` if it ends."""
     raw = bytearray()
     said: list[bytes] = []
     try:
-        while not said and (chunk := await exchange.some()):
+        while not said and (chunk := await exchange.read_some()):
             raw += chunk
             said = [event.data for event in splitter.feed(chunk) if event.data]
             if len(raw) > SILENT_BYTES and not said:
@@ -75,7 +75,7 @@ async def first_said(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes
 
 
 async def _rest(
-    exchange: Exchange, pen: "_Pen", splitter: Splitter, left: list[bytes]
+    exchange: Exchange, pen: "_StreamWriter", splitter: Splitter, left: list[bytes]
 ) -> AsyncGenerator[bytes, None]:
     """Translate into OpenAI's form what comes after the first event; raise `AnswerBroken`."""
     told = pen.told
@@ -94,12 +94,12 @@ async def _rest(
     except AnswerBroken:
         raise
     except (WorkerError, EventTooLarge) as error:
-        raise exchange.broke(str(error)) from error
+        raise exchange.mark_broken(str(error)) from error
     if not told.ended:
-        raise exchange.broke("the worker's stream ended before its text was complete")
+        raise exchange.mark_broken("the worker's stream ended before its text was complete")
 
 
-class _Pen:
+class _StreamWriter:
     """Writer of the caller's stream from the worker's events."""
 
     __slots__ = ("_calls", "_form", "told")
@@ -126,7 +126,7 @@ class _Pen:
         return written
 
 
-async def check(exchange: Exchange) -> None:
+async def check_status(exchange: Exchange) -> None:
     """Raise the error that a status beyond 299 means."""
     status = exchange.status
     if 200 <= status <= 299:
@@ -136,11 +136,11 @@ async def check(exchange: Exchange) -> None:
     if status == 404:
         raise NoSuchPath("the worker has no such path")
     if status == 503:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        body = await exchange.read_up_to(MAX_REFUSAL_BYTES)
         if b"overloaded" in body or exchange.header("retry-after"):
             raise busy(exchange)
         if (loading := readiness.loading_error(body)) is not None:
             raise loading
-    if status == INTERNAL_ERROR and _INCOMPLETE in await exchange.at_most(MAX_REFUSAL_BYTES):
+    if status == INTERNAL_ERROR and _INCOMPLETE in await exchange.read_up_to(MAX_REFUSAL_BYTES):
         raise WorkerIncomplete
     raise await refusal(exchange)

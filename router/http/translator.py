@@ -17,20 +17,20 @@ from router.canonical.text import TextRequest
 from router.errors import WorkerRejected, WorkerTimeout
 from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import headers_to, request_head
-from router.http.pool import start_of
-from router.http.probe import glance
+from router.http.pool import request_start
+from router.http.probe import send_probe
 from router.http.service_call import call_service
-from router.http.translated_stream import begin, check
+from router.http.translated_stream import begin_answer, check_status
 from router.http.verbatim import MAX_ANSWER_BYTES, PassThrough
 from router.http.verbatim import read as passing_on
-from router.large_bodies import aside
-from router.openai.body import OURS, object_of, without
+from router.large_bodies import in_thread_if_large
+from router.openai.body import OURS, parse_json_object, without_fields
 from router.openai.text_writer import Event, TextForm
 from router.openai.usage import OptionSupport
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
-from router.translate.request import MappedRequest, RequestMapping, unserved
+from router.translate.request import MappedRequest, RequestMapping, unserved_error
 from router.translate.text import ChoiceReader, OutputPiece
 from router.worker_description import WorkerDescription
 from router.workers import Worker
@@ -95,17 +95,19 @@ class Translator:
                 yield answer
             return
         if other := self._mapping.others.get(request.kind):
-            mapped = await aside(request.body, partial(other.asked, request))
-            async with self._once(other, request, worker, mapped) as answer:
+            mapped = await in_thread_if_large(request.body, partial(other.asked, request))
+            async with self._single_call(other, request, worker, mapped) as answer:
                 yield answer
             return
-        asked, mapped = await aside(request.body, partial(self._mapping.read, request, worker))
+        asked, mapped = await in_thread_if_large(
+            request.body, partial(self._mapping.read, request, worker)
+        )
         own = request.verbatim
         if self._mapping.beside and own and own.protocol == worker.dialect:
-            mapped = self._mapping.beside(mapped, object_of(own.body))
-        pending = _TextInFlight(worker, request, asked, mapped, form_of(request, name))
+            mapped = self._mapping.beside(mapped, parse_json_object(own.body))
+        pending = _TextInFlight(worker, request, asked, mapped, text_form(request, name))
         async with AsyncExitStack() as open_:
-            answer = await self._begun(pending, open_)
+            answer = await self._enter_answer(pending, open_)
             answer.headers = mapped.headers
             answer.hides_usage = answer.streamed and not asked.include_usage
             yield answer
@@ -113,7 +115,7 @@ class Translator:
     async def alive(self, worker: Worker) -> bool:
         """Return whether the worker answers at its first path, whatever the status."""
         url = self.url(worker, self._mapping.paths[0])
-        return (await glance(self._places, worker, url, at_most=0)).answered
+        return (await send_probe(self._places, worker, url, at_most=0)).answered
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
         """Return 0, for unknown: most protocols have no field for it."""
@@ -127,7 +129,7 @@ class Translator:
         """Return the URL of one of the worker's paths."""
         return endpoint(worker.api, path, self._mapping.paths)
 
-    async def _begun(self, pending: "_TextInFlight", open_: AsyncExitStack) -> Answer:
+    async def _enter_answer(self, pending: "_TextInFlight", open_: AsyncExitStack) -> Answer:
         """Enter the answer; a worker that refuses to stream is asked again for the whole answer in one piece."""
         mapped, api, now = pending.mapped, pending.worker.api, time.monotonic()
         if not mapped.streamed:
@@ -139,10 +141,10 @@ class Translator:
         try:
             answer = await open_.enter_async_context(self._stream(pending))
         except WorkerRejected as refused:
-            if not self._streamers.may_mind(api, refused.status, refused.body):
+            if not self._streamers.may_be_due_to_option(api, refused.status, refused.body):
                 raise
         else:
-            self._streamers.took(api)
+            self._streamers.record_accepted(api)
             return answer
         answer = await open_.enter_async_context(self._whole(pending, (mapped.unstreamed,)))
         self._streamers.refused(api, now)
@@ -170,19 +172,19 @@ class Translator:
                 exchange, passing, said, streams=request.stream, max_event_bytes=limit
             )
 
-        own = await aside(said.body, partial(without, said.body, OURS))
+        own = await in_thread_if_large(said.body, partial(without_fields, said.body, OURS))
         body = passing.addressed(own, worker)
         accept = _STREAMED if request.stream else _JSON
         call = self._call(worker, request, said.call, body, accept=accept)
         return SentCall(call, self._settings, self._deadlines, read)
 
-    def _once(
+    def _single_call(
         self, other: CallMapping, request: Request, worker: Worker, mapped: MappedRequest
     ) -> AbstractAsyncContextManager[Answer]:
         async def read(exchange: Exchange) -> Answer:
             if exchange.status == NOT_FOUND:
-                raise unserved(self._mapping.name, request.kind)
-            await check(exchange)
+                raise unserved_error(self._mapping.name, request.kind)
+            await check_status(exchange)
             said = other.told(request, await exchange.whole(MAX_ANSWER_BYTES))
             answer = complete_answer(said)
             answer.headers = mapped.headers
@@ -194,13 +196,15 @@ class Translator:
 
     def _stream(self, pending: "_TextInFlight") -> AbstractAsyncContextManager[Answer]:
         async def read(exchange: Exchange) -> Answer:
-            await check(exchange)
+            await check_status(exchange)
             if exchange.streamed:
                 reader = ChoiceReader(pending.asked, self._mapping.part)
-                return await begin(exchange, reader, pending.form, self._settings.max_event_bytes)
+                return await begin_answer(
+                    exchange, reader, pending.form, self._settings.max_event_bytes
+                )
             # A worker that does not stream sends all of it at once.
             events = await self._read_whole(pending, 0, exchange)
-            return at_once(pending.asked, pending.form, events)
+            return complete_text_answer(pending.asked, pending.form, events)
 
         path, body = pending.mapped.path, orjson.dumps(pending.mapped.bodies[0])
         call = self._call(pending.worker, pending.request, path, body, accept=_STREAMED)
@@ -218,7 +222,7 @@ class Translator:
                 raise WorkerTimeout("answer", self._settings.total_timeout)
 
             async def read(exchange: Exchange, number: int = number) -> Answer:
-                await check(exchange)
+                await check_status(exchange)
                 events.extend(await self._read_whole(pending, number, exchange))
                 return complete_answer(b"")
 
@@ -227,20 +231,22 @@ class Translator:
             call = self._call(pending.worker, pending.request, path, written, accept=_JSON)
             async with SentCall(call, self._settings, self._deadlines, read):
                 pass
-        yield at_once(pending.asked, pending.form, events)
+        yield complete_text_answer(pending.asked, pending.form, events)
 
     def _call(
         self, worker: Worker, request: Request, path: str, body: bytes, *, accept: str
     ) -> Call:
         url = self.url(worker, path)
         headers = {**headers_to(worker, request), "Content-Type": _JSON, "accept": accept}
-        return Call(self._places.of(url), request_head(start_of(url), headers, len(body)), body)
+        return Call(
+            self._places.of(url), request_head(request_start(url), headers, len(body)), body
+        )
 
     async def _read_whole(
         self, pending: "_TextInFlight", number: int, exchange: Exchange
     ) -> list[Event]:
         body = await exchange.whole(MAX_ANSWER_BYTES)
-        pending.form = pending.form.told_by(body)
+        pending.form = pending.form.with_fingerprint(body)
         return self._mapping.whole(pending.asked, number, body, exchange.header)
 
 
@@ -255,7 +261,7 @@ class _TextInFlight:
     form: TextForm
 
 
-def at_once(asked: TextRequest, form: TextForm, events: list[Event]) -> Answer:
+def complete_text_answer(asked: TextRequest, form: TextForm, events: list[Event]) -> Answer:
     """Make an answer of all events of a worker, in the form that the caller wants."""
     if asked.stream:
         return Answer(200, _EVENTS, form.stream(events), NOTHING, Route.LOCAL)
@@ -265,7 +271,7 @@ def at_once(asked: TextRequest, form: TextForm, events: list[Event]) -> Answer:
     return answer
 
 
-def form_of(request: Request, name: str) -> TextForm:
+def text_form(request: Request, name: str) -> TextForm:
     """Return what every part of the answer to a request has in common; `name` is the registered model's."""
     prefix = "chatcmpl" if request.kind is Kind.CHAT else "cmpl"
     return TextForm(f"{prefix}-{request.id}", int(time.time()), name, request.kind)

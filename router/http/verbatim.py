@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from router.answer import Answer, Route
 from router.errors import WorkerFailed
 from router.http.exchange import Exchange
-from router.http.translated_stream import check, first_said
+from router.http.translated_stream import check_status, read_first_events
 from router.openai.sse import Splitter
-from router.openai.usage import Tells, Usage
+from router.openai.usage import Usage, UsageFormat
 from router.translate.verbatim import HEADERS, Verbatim
 from router.workers import Worker
 
@@ -49,14 +49,14 @@ class Streamed:
 
     event: Callable[[bytes], object]
     over: re.Pattern[bytes]
-    tells: Callable[[bytes], Tells]
+    tells: Callable[[bytes], UsageFormat]
 
 
 async def read(
     exchange: Exchange, passing: PassThrough, said: Verbatim, *, streams: bool, max_event_bytes: int
 ) -> Answer:
     """Make an answer of a worker's reply to a caller's own request; raise a `WorkerError` if that is a failure."""
-    await check(exchange)
+    await check_status(exchange)
     if exchange.streamed and not streams:
         raise WorkerFailed("the worker streamed, although no stream was requested")
     if streams and not exchange.streamed:
@@ -80,7 +80,7 @@ def headers_of(exchange: Exchange) -> dict[str, str]:
 
 
 async def _stream(exchange: Exchange, known: Streamed, max_event_bytes: int) -> Answer:
-    said, raw = await first_said(exchange, Splitter(max_event_bytes=max_event_bytes))
+    said, raw = await read_first_events(exchange, Splitter(max_event_bytes=max_event_bytes))
     known.event(said[0])
     answer = exchange.answer(raw, Route.LOCAL)
     answer.rest = _rest(exchange, known.over, raw)
@@ -97,7 +97,7 @@ async def _rest(
         ending.see(chunk)
         yield chunk
     if not ending.seen:
-        raise exchange.broke("the worker's stream ended before its text was complete")
+        raise exchange.mark_broken("the worker's stream ended before its text was complete")
 
 
 class Ending:

@@ -87,7 +87,7 @@ def read(body: bytes, content_type: str, *, named_by: str = "", few: object = No
     kind = media_of(content_type).kind
     if kind != "application/json" and not kind.endswith("+json"):
         return _read_form(body, content_type, kind)
-    found = None if few is None else _few_of(body, few)
+    found = None if few is None else _find_fields(body, few)
     if found is not None:
         name, streamed = found.get("model"), found.get("stream", False)
         if isinstance(name, str) and isinstance(streamed, bool):
@@ -126,8 +126,8 @@ def _read_form(body: bytes, content_type: str, kind: str) -> ParsedBody:
 def with_one_model(body: bytes, asked: ParsedBody) -> bytes:
     """Return the body with the first of several names in `model`, the only field that workers know; other bytes stay."""
     if isinstance(asked.fields.get("model"), str):
-        return without(body, {"models"})
-    return with_field(without(body, {"model", "models"}), "model", asked.model)
+        return without_fields(body, {"models"})
+    return with_field(without_fields(body, {"model", "models"}), "model", asked.model)
 
 
 def with_field(body: bytes, name: str, value: object) -> bytes:
@@ -137,14 +137,14 @@ def with_field(body: bytes, name: str, value: object) -> bytes:
     return b"".join((head, brace, orjson.dumps(name), b":", orjson.dumps(value), comma, rest))
 
 
-def for_worker(body: bytes, content_type: str) -> bytes:
+def without_node_fields(body: bytes, content_type: str) -> bytes:
     """Return a body that `read` has accepted without the fields that only nodes understand; all other bytes stay."""
     if media_of(content_type).kind != multipart.CONTENT_TYPE:
-        return without(body, OURS)
+        return without_fields(body, OURS)
     return multipart.without(body, content_type, OURS)
 
 
-def without(body: bytes, names: Set[str]) -> bytes:
+def without_fields(body: bytes, names: Set[str]) -> bytes:
     """Return a JSON object without the top-level fields of these names, doubled ones too; all other bytes stay.
 
     `body` must be valid JSON, and the names ASCII letters.
@@ -186,7 +186,7 @@ def splice_model(body: bytes, model: str) -> bytes:
 
     `body` must be valid JSON. Every one of doubled keys is replaced: parsers disagree on which of them counts.
     """
-    only = _only_value(body)
+    only = _model_span(body)
     spans = _values(body) if only is None else [only]
     if not spans:
         return body
@@ -199,7 +199,7 @@ def splice_model(body: bytes, model: str) -> bytes:
     return b"".join((*pieces, body[at:]))
 
 
-def object_of(body: bytes) -> Mapping[str, object]:
+def parse_json_object(body: bytes) -> Mapping[str, object]:
     """Return a body as a JSON object; raise `BadRequest` if it is none, or has too many values or levels."""
     return _object_of(body)[0]
 
@@ -208,7 +208,7 @@ _Object = tuple[Mapping[str, object], bool | None]
 """A JSON object; for a large one also whether the parser saw `model` twice."""
 
 
-def _few_of(body: bytes, few: object) -> dict[str, object] | None:
+def _find_fields(body: bytes, few: object) -> dict[str, object] | None:
     """Return these fields of a body; `None` if it has to be parsed."""
     parts = sum(count_of(mark, body) for mark in _PARTS) if len(body) > SMALL_BYTES else 0
     is_long = parts > MAX_VALUES or len(body) > large_json.LONG_BYTES
@@ -226,10 +226,10 @@ def _object_of(body: bytes) -> _Object:
         if commas + brackets > MAX_VALUES:
             raise BadRequest(f"the body has more than {MAX_VALUES:,} values", status=413)
         if large_json.is_large(body, commas):
-            return _in_steps(body)
+            return _parse_large(body)
     parsed = _parsed(body)
     if brackets > MAX_DEPTH:
-        written(parsed)
+        encode_json(parsed)
     return parsed, None
 
 
@@ -245,7 +245,7 @@ def _parsed(body: bytes) -> Mapping[str, object]:
     return parsed
 
 
-def _in_steps(body: bytes) -> _Object:
+def _parse_large(body: bytes) -> _Object:
     """Parse a large body, and find out whether it names `model` twice; raise `BadRequest`."""
     try:
         parsed = large_json.parse(body, _MODEL)
@@ -258,19 +258,19 @@ def _in_steps(body: bytes) -> _Object:
 
 def _may_name(body: bytes, names: Set[str]) -> bool:
     """Return whether a body may have one of these fields; most bodies do not, and are not searched any further."""
-    if _spelt(frozenset(names)).search(body):
+    if _name_pattern(frozenset(names)).search(body):
         return True
     escaped = body.rfind(b"\\u006") >= 0 or body.rfind(b"\\u007") >= 0
     return escaped and len(body) <= MAX_ESCAPED_BYTES and bool(_ANY_ESCAPED_LETTER.search(body))
 
 
 @lru_cache(maxsize=64)
-def _spelt(names: frozenset[str]) -> re.Pattern[bytes]:
+def _name_pattern(names: frozenset[str]) -> re.Pattern[bytes]:
     # One pass for all names: a body with an image is long.
     return re.compile(b'"(?:%b)"' % b"|".join(re.escape(name.encode()) for name in names))
 
 
-def written(parsed: object) -> bytes:
+def encode_json(parsed: object) -> bytes:
     """Return JSON without doubled keys or needless escapes; raise `BadRequest` if it is nested too deeply."""
     try:
         return orjson.dumps(parsed)
@@ -291,7 +291,7 @@ def _check_named_once(body: bytes, fields: Mapping[str, object], *, twice: bool 
     # Finding the same key from both ends is faster than searching all of the body for another.
     elif twice is None and body.find(_KEY) != body.rfind(_KEY):
         # Serialised anew, an object has each key once. Quotes inside strings are escaped, so they are counted in neither.
-        twice = body.count(_KEY) > written(fields).count(_KEY)
+        twice = body.count(_KEY) > encode_json(fields).count(_KEY)
     if twice or not _OTHER_CASES.isdisjoint(fields):
         raise BadRequest("the body names `model` twice", param="model")
 
@@ -322,7 +322,7 @@ def _model(model: object, also: str = "") -> str:
     return model
 
 
-def _only_value(body: bytes) -> tuple[int, int] | None:
+def _model_span(body: bytes) -> tuple[int, int] | None:
     """Return the span of `model`'s value in the common case, at the speed of `bytes.find`; `None` if that does not settle it.
 
     In that case the key occurs once and is written without escapes, and either nothing except the object itself is opened

@@ -25,19 +25,19 @@ class Token:
     likeliest: tuple["Token", ...] = ()
 
 
-def of_a_chat(tokens: Sequence[Token]) -> dict[str, object] | None:
+def write_chat_logprobs(tokens: Sequence[Token]) -> dict[str, object] | None:
     """Write the `logprobs` of a chat's choice."""
     if not tokens:
         return None
-    return {"content": list(map(of_a_token, tokens)), "refusal": None}
+    return {"content": list(map(write_token, tokens)), "refusal": None}
 
 
-def of_a_token(token: Token) -> dict[str, object]:
+def write_token(token: Token) -> dict[str, object]:
     """Write one token of a chat."""
     return {**_object(token), "top_logprobs": [_object(other) for other in token.likeliest]}
 
 
-def of_a_completion(tokens: Sequence[Token], start: int) -> dict[str, object] | None:
+def write_completion_logprobs(tokens: Sequence[Token], start: int) -> dict[str, object] | None:
     """Write the `logprobs` of a completion's choice; its text has `start` characters before the first token."""
     if not tokens:
         return None
@@ -74,7 +74,7 @@ def token(text: str, logprob: object, id_: object) -> Token:
     return Token(text, _number(logprob), _id(id_))
 
 
-class Shown:
+class HeldTokens:
     """Buffer for the tokens of a text that is shown in pieces, later than it arrives: a token goes out with its text."""
 
     __slots__ = ("_left", "_room", "start")

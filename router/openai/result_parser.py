@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from router.errors import WorkerFailed
-from router.openai.result_writer import Ranked, Segment
+from router.openai.result_writer import DocumentScore, Segment
 from router.openai.text_parser import answer_object
-from router.openai.usage import Usage, told
+from router.openai.usage import Usage, read_usage
 
 _MOST_TOKEN = 2**31 - 1
 # The greatest 32-bit float: other protocols cannot express more.
@@ -30,7 +30,7 @@ class Vectors:
 class Ranking:
     """Ranked documents, in the order of the answer; `usage` if it was reported, and `total`, its `total_tokens`."""
 
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[DocumentScore, ...]
     usage: Usage | None
     total: int = 0
 
@@ -147,10 +147,10 @@ def _segment(given: object) -> Segment:
     raise WorkerFailed("the answer contains an invalid segment")
 
 
-def _ranked(given: object, count: int) -> Ranked:
+def _ranked(given: object, count: int) -> DocumentScore:
     match given:
         case {"index": place, "relevance_score": score}:
-            return Ranked(_place(place, count), _numbers([score])[0])
+            return DocumentScore(_place(place, count), _numbers([score])[0])
     raise WorkerFailed("the answer ranks an unknown document")
 
 
@@ -188,8 +188,8 @@ def _spent(said: Mapping[str, object]) -> Usage | None:
     match said.get("usage"):
         # Jina and Infinity report only the total, which is all prompt.
         case {"total_tokens": int(total), **rest} if "prompt_tokens" not in rest:
-            return told({"usage": {"prompt_tokens": total}})
-    return told(said)
+            return read_usage({"usage": {"prompt_tokens": total}})
+    return read_usage(said)
 
 
 def _list(said: Mapping[str, object], name: str) -> Sequence[object]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from router.canonical.audio import Transcription
-from router.canonical.retrieval import Rerank, text_of
+from router.canonical.retrieval import Rerank, encode_value
 from router.canonical.tokenize import WITH_PIECES, Tokenize
 from router.openai.media_type import type_of
 from router.openai.text_writer import SUCCESS
@@ -38,7 +38,7 @@ def _packed(vector: Sequence[float]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenGuts:
+class TokenInternals:
     """One token of the text, with its embeddings and hidden state."""
 
     token: str
@@ -49,7 +49,7 @@ class TokenGuts:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextToken:
     """One candidate for the next token. The protocol calls its probability a logit."""
 
     token: str
@@ -57,7 +57,7 @@ class Next:
     logit: float
 
 
-def write_guts(tokens: Iterable[TokenGuts], following: Iterable[Next]) -> bytes:
+def write_guts(tokens: Iterable[TokenInternals], following: Iterable[NextToken]) -> bytes:
     """Return the answer with these tokens and candidates for the next one."""
     return orjson.dumps({"tokens": [*map(asdict, tokens)], "next": [*map(asdict, following)]})
 
@@ -85,7 +85,7 @@ def write_store(
     """Return the answer with the values of these keys; a value that is no text is a `data:` URI."""
     said: dict[str, object] = {
         "keys": keys,
-        "values": [*map(text_of, values)],
+        "values": [*map(encode_value, values)],
     }
     return orjson.dumps(said if similarities is None else said | {"similarities": similarities})
 
@@ -165,7 +165,7 @@ def _time(seconds: float, point: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class DocumentScore:
     """The score of one document for the query; `index` is its place in the request."""
 
     index: int
@@ -173,7 +173,7 @@ class Ranked:
 
 
 def write_ranking(
-    asked: Rerank, ranked: Iterable[Ranked], *, id: str, model: str, usage: Usage, prompt: int = 0  # noqa: A002 (as the form has it)
+    asked: Rerank, ranked: Iterable[DocumentScore], *, id: str, model: str, usage: Usage, prompt: int = 0  # noqa: A002 (as the form has it)
 ) -> bytes:  # fmt: skip
     """Return the answer: at most `top_n` documents, with their texts if requested.
 

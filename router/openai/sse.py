@@ -39,7 +39,7 @@ class Event:
     data: bytes
 
 
-class Opening:
+class FirstDataDetector:
     """Detector of a stream's first data, in chunks of any size; comments and blank lines are none."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from router.openai import logprobs
 from router.openai.body import MAX_DEPTH
 from router.openai.sse import EventTooLarge, Splitter
 from router.openai.text_writer import Delta, End, Reason
-from router.openai.usage import Usage, told
+from router.openai.usage import Usage, read_usage
 from router.requests import Kind
 
 _MOST_CHOICES = 2**16
@@ -31,7 +31,7 @@ _REASONS: Mapping[object, Reason] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasoningPiece:
     """A piece of a model's reasoning before its text, where the worker separates the two."""
 
     text: str
@@ -61,7 +61,7 @@ class TextFailure:
     code: str
 
 
-Heard: TypeAlias = Delta | Thought | CallPart | End | Usage | TextFailure
+Heard: TypeAlias = Delta | ReasoningPiece | CallPart | End | Usage | TextFailure
 
 
 class _Calls:
@@ -84,7 +84,7 @@ class _Calls:
         return replace(part, index=number)
 
 
-class Stream:
+class TextStreamParser:
     """One stream of text, in chunks of any size. `ended` says that its `[DONE]` or a failure has come."""
 
     __slots__ = ("_calls", "_splitter", "_told", "ended")
@@ -105,13 +105,13 @@ class Stream:
             events = self._splitter.feed(chunk)
         except EventTooLarge as error:
             raise WorkerFailed(str(error)) from error
-        return self._heard(event.data for event in events)
+        return self._parse_events(event.data for event in events)
 
     def finish(self) -> list[Heard]:
         """Return the content of the stream's last event if its blank line never came."""
-        return self._heard(event.data for event in self._splitter.finish())
+        return self._parse_events(event.data for event in self._splitter.finish())
 
-    def _heard(self, said: Iterable[bytes]) -> list[Heard]:
+    def _parse_events(self, said: Iterable[bytes]) -> list[Heard]:
         heard: list[Heard] = []
         for data in said:
             if not data or self.ended:
@@ -119,7 +119,7 @@ class Stream:
             if data == b"[DONE]":
                 self.ended = True
                 continue
-            for event in of_chunk(answer_object(data)):
+            for event in parse_chunk(answer_object(data)):
                 heard.append(self._calls.numbered(event) if isinstance(event, CallPart) else event)
                 if not isinstance(event, Delta):
                     self.ended = self.ended or isinstance(event, TextFailure)
@@ -127,7 +127,7 @@ class Stream:
         return heard
 
 
-def whole(kind: Kind, body: bytes) -> list[Heard]:
+def parse_answer(kind: Kind, body: bytes) -> list[Heard]:
     """Return the events of a chat or completion answered in one piece; raise `WorkerFailed` if it is no such answer."""
     said = answer_object(body)
     choices = said.get("choices")
@@ -147,7 +147,7 @@ def whole(kind: Kind, body: bytes) -> list[Heard]:
             for event in _pieces(message, index, choice.get("logprobs"))
         )
         heard.append(_end(choice, index))
-    if (usage := told(said)) is not None:
+    if (usage := read_usage(said)) is not None:
         heard.append(usage)
     return heard
 
@@ -174,7 +174,7 @@ def usage_of(heard: Iterable[Heard]) -> Usage | None:
     return last
 
 
-def of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
+def parse_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
     """Yield the content of one event of a stream; raise `WorkerFailed` if it is invalid."""
     error = said.get("error")
     if error:
@@ -190,7 +190,7 @@ def of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
         yield from _pieces(piece, index, choice.get("logprobs"))
         if choice.get("finish_reason"):
             yield _end(choice, index)
-    if (usage := told(said)) is not None:
+    if (usage := read_usage(said)) is not None:
         yield usage
 
 
@@ -198,7 +198,7 @@ def _pieces(said: Mapping[str, object], choice: int, likely: object) -> Iterator
     content, own_thought = _content(said.get("content"))
     for thought in (said.get("reasoning_content"), said.get("reasoning"), own_thought):
         if isinstance(thought, str) and thought:
-            yield Thought(thought, choice)
+            yield ReasoningPiece(thought, choice)
             break
     for text in (content, said.get("refusal"), said.get("text")):
         if isinstance(text, str) and text:

@@ -67,7 +67,7 @@ class TextForm:
     kind: Kind
     fingerprint: str | None = None
 
-    def told_by(self, said: bytes) -> "TextForm":
+    def with_fingerprint(self, said: bytes) -> "TextForm":
         """Return the form with the fingerprint in a worker's first event, or in its answer in one piece, if any."""
         if _FINGERPRINT not in said:
             return self
@@ -147,8 +147,8 @@ class TextForm:
 
     def _logprobs(self, tokens: Sequence[Token], start: int) -> dict[str, object] | None:
         if self.kind is Kind.CHAT:
-            return logprobs.of_a_chat(tokens)
-        return logprobs.of_a_completion(tokens, start)
+            return logprobs.write_chat_logprobs(tokens)
+        return logprobs.write_completion_logprobs(tokens, start)
 
     def _head(self, *, chunk: bool) -> dict[str, object]:
         chat = "chat.completion.chunk" if chunk else "chat.completion"

@@ -34,7 +34,7 @@ _AT_END_BYTES = 2_048
 _NO_CHOICES = b"[]"
 _DETAILS = "prompt_tokens_details"
 COUNTS = wanted(("prompt_tokens", "completion_tokens", "estimated"), (_DETAILS,), (), (), None)
-"""What `counted` reads of a usage object."""
+"""What `parse_usage` reads of a usage object."""
 
 _USAGE = wanted((), (), (), ("usage",), COUNTS)
 _CHOICES = wanted((), ("choices",), (), (), None)
@@ -70,7 +70,7 @@ class Usage:
         return Usage(self.prompt + other.prompt, self.completion + other.completion, estimated)
 
 
-def asking(body: bytes) -> bytes | None:
+def add_usage_option(body: bytes) -> bytes | None:
     """Return the JSON object `body` with the question for usage added, all other bytes unchanged.
 
     Return `None` if it asks already, or if its options are written so that nothing can be inserted without parsing all of it.
@@ -90,22 +90,22 @@ def asking(body: bytes) -> bytes | None:
     if options and not any(options.get("include_usage") is no for no in (None, False)):
         return None
     start, end = values[0].span(1)
-    return body[:start] + _answering(body[start:end]) + body[end:]
+    return body[:start] + _with_option(body[start:end]) + body[end:]
 
 
-def asks_itself(body: bytes) -> bool:
+def has_stream_options(body: bytes) -> bool:
     """Return whether a request has stream options, which may contain the question."""
     return contains(body, _OPTIONS)
 
 
-def told(said: object) -> Usage | None:
+def read_usage(said: object) -> Usage | None:
     """Return the usage in a parsed answer, `None` without a valid one."""
     if not isinstance(said, dict):
         return None
-    return counted(said.get("usage"))
+    return parse_usage(said.get("usage"))
 
 
-def counted(usage: object) -> Usage | None:
+def parse_usage(usage: object) -> Usage | None:
     """Return what a usage object tells, parsed or as `members` found it; `None` if it is not valid."""
     if not isinstance(usage, dict):
         return None
@@ -128,12 +128,12 @@ def _cached(details: object, prompt: int) -> int | None:
     return int(cached) if isinstance(cached, int) and 0 <= cached <= prompt else None
 
 
-def told_at_end(body: bytes) -> Usage | None:
+def read_usage_at_end(body: bytes) -> Usage | None:
     """Return the usage at the end of a JSON answer, without parsing the rest."""
     if len(body) <= _AT_END_BYTES:
         few = members(body, _USAGE)
         if few is not None:
-            return told(few)
+            return read_usage(few)
     end = body[-_AT_END_BYTES:]
     at = end.rfind(b'"usage"')
     begins = end.find(b"{", at)
@@ -143,37 +143,37 @@ def told_at_end(body: bytes) -> Usage | None:
     if ends == 0:
         return None
     # Most often the usage contains no other object.
-    if end.find(b"{", begins + 1, ends) < 0 and (said := parsed(end[begins:ends])):
-        return told({"usage": said})
+    if end.find(b"{", begins + 1, ends) < 0 and (said := parse_object(end[begins:ends])):
+        return read_usage({"usage": said})
     try:
         deep, _ = _DECODER.raw_decode(end[begins:].decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    return told({"usage": deep})
+    return read_usage({"usage": deep})
 
 
 @dataclass(frozen=True, slots=True)
-class Tells:
+class UsageFormat:
     """Where a stream reports its tokens: in events that contain `sign`, whose data `read` reads."""
 
     sign: bytes
     read: Callable[[bytes], Usage | None]
 
 
-def _told_by(event: bytes) -> Usage | None:
+def _read_usage_event(event: bytes) -> Usage | None:
     few = members(event, _USAGE)
-    return told(parsed(event) if few is None else few)
+    return read_usage(parse_object(event) if few is None else few)
 
 
-OPENAI = Tells(_TOLD, _told_by)
+OPENAI = UsageFormat(_TOLD, _read_usage_event)
 
 
-class Tokens:
+class StreamUsage:
     """The tokens of one event stream, read as it passes in whole events. `events` counts the events but the first."""
 
     __slots__ = ("_hidden", "_last", "_tells", "_told", "events", "sign")
 
-    def __init__(self, *, hidden: bool, tells: Tells = OPENAI) -> None:
+    def __init__(self, *, hidden: bool, tells: UsageFormat = OPENAI) -> None:
         """Start with no events. `hidden` says that the node asked for usage: the event with it is not for the caller."""
         self.events = 0
         self.sign = tells.sign
@@ -208,13 +208,13 @@ class Tokens:
         begins, ends = at + 2 if at >= 0 else 0, events.find(b"\n\n", tells) + 2
         # Nearly always only one event has usage, and its lines end with a line feed alone.
         if ends >= 2 and not contains(events, b"\r") and events.find(sign, ends) < 0:
-            kept = self._kept(data_of(events[begins:ends]))
+            kept = self._take_usage(data_of(events[begins:ends]))
             return events if kept else events[:begins] + events[ends:]
         splitter = Splitter(max_event_bytes=len(events))
         split = (*splitter.feed(events[begins:]), *splitter.finish())
-        return events[:begins] + b"".join([one.raw for one in split if self._kept(one.data)])
+        return events[:begins] + b"".join([one.raw for one in split if self._take_usage(one.data)])
 
-    def _kept(self, data: bytes) -> bool:
+    def _take_usage(self, data: bytes) -> bool:
         """Take in the usage of an event, and return whether the caller is to see the event."""
         if not contains(data, self.sign):
             return True
@@ -237,13 +237,13 @@ class OptionSupport:
         since = self._refused.get(api)
         return since is None or now - since >= ASK_AGAIN
 
-    def may_mind(self, api: str, status: int, refusal: bytes) -> bool:
+    def may_be_due_to_option(self, api: str, status: int, refusal: bytes) -> bool:
         """Return whether a refusal may be due to the question: it names it, or this worker never accepted it."""
         if status not in _REFUSALS:
             return False
         return api not in self._takers or any(word in refusal for word in self._names)
 
-    def took(self, api: str) -> None:
+    def record_accepted(self, api: str) -> None:
         """Record that a worker answered a request that had the question."""
         if api not in self._takers:
             self._make_room()
@@ -265,7 +265,7 @@ class OptionSupport:
 def _has_choices(event: bytes) -> bool:
     few = members(event, _CHOICES)
     if few is None:
-        return bool(parsed(event).get("choices"))
+        return bool(parse_object(event).get("choices"))
     choices = few.get("choices", _NO_CHOICES)
     return choices != _NO_CHOICES and bool(orjson.loads(choices))
 
@@ -274,7 +274,7 @@ def _put_first(body: bytes) -> bytes:
     return b'{"stream_options":{%b},%b' % (_QUESTION, body[body.index(b"{") + 1 :])
 
 
-def _answering(options: bytes) -> bytes:
+def _with_option(options: bytes) -> bytes:
     if options == b"null":
         return b"{%b}" % _QUESTION
     declined = _DECLINED.search(options)
@@ -284,7 +284,7 @@ def _answering(options: bytes) -> bytes:
     return b"{%b%b%b" % (_QUESTION, comma, options[1:])
 
 
-def parsed(data: bytes) -> dict[str, object]:
+def parse_object(data: bytes) -> dict[str, object]:
     """Return a JSON object, empty if it is invalid or something else."""
     try:
         said = orjson.loads(data)

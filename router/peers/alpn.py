@@ -15,12 +15,12 @@ SHARED = "modelvine-yamux/1"
 """ALPN protocol that a node offers if it shares connections among requests."""
 
 
-def offer(context: ssl.SSLContext) -> None:
+def offer_sharing(context: ssl.SSLContext) -> None:
     """Let connections of this context be shared, if the other side offers it too."""
     context.set_alpn_protocols([SHARED, "http/1.1"])
 
 
-class Arrival(asyncio.Protocol):
+class NegotiatingProtocol(asyncio.Protocol):
     """Protocol of a connection until its handshake has said what it carries; then `protocol` takes its place."""
 
     def __init__(self, alone: Factory, shared: Callable[[], MuxedConnection]) -> None:

@@ -68,7 +68,7 @@ _NODE = re.compile(r"[0-9A-Za-z]{1,64}")
 _LONGEST_VIA = 1024
 
 
-def via_onward(said: str, own: PeerId) -> str:
+def extended_via(said: str, own: PeerId) -> str:
     """Return the header as it leaves this node; raise `Looped`, or `BadRequest` if it names no nodes."""
     if not said:
         return own

@@ -19,11 +19,11 @@ from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
 from router.http.deadlines import Deadlines
 from router.http.errors import HttpError
 from router.http.heads import header_lines
-from router.http.pool import Places
-from router.peers.alpn import offer
+from router.http.pool import WorkerPools
+from router.peers.alpn import offer_sharing
 from router.peers.certificate import client_context, peer_of_certificate
 from router.peers.headers import GRANT, HOP
-from router.peers.paths import Link, Way
+from router.peers.paths import Link, PeerPath
 from router.peers.pipes import Peers
 from router.settings import RouterSettings
 from router.slot_wait import LingeringSlots
@@ -56,10 +56,10 @@ class Links:
         self.identity = identity
         self.introduce(grant)
         self.guard = guard or SsrfGuard()
-        self.workers = Places(settings, self.guard)
+        self.workers = WorkerPools(settings, self.guard)
         self.deadlines = Deadlines()
         self._peers = peers
-        self._ways: dict[PeerId, Way] = {}
+        self._ways: dict[PeerId, PeerPath] = {}
         """The ways in the order of their last use."""
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self.crew = BackgroundTasks()
@@ -74,7 +74,7 @@ class Links:
         """Headers by which other nodes know the calling node."""
         self.introduction_lines = header_lines(self.introduction)
 
-    def also_close(self, close: Callable[[], Awaitable[None]]) -> None:
+    def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Register a function that closes, with the rest, what a dialect has opened by itself."""
         self._closing.append(close)
 
@@ -86,31 +86,31 @@ class Links:
         self.workers.close()
         for close_also in self._closing:
             await close_also()
-        await self.crew.dismiss()
+        await self.crew.cancel_all()
 
     def give_up(self, peer: PeerId) -> None:
         """End every wait for the first byte of an answer from a peer that is lost. Answers that have begun go on."""
         if (way := self._ways.get(peer)) is not None:
             way.deadlines.give_up()
-            way.doubt()
+            way.recheck_address()
 
-    def doubt(self, peer: PeerId) -> None:
+    def recheck_address(self, peer: PeerId) -> None:
         """Have the address of a peer proven anew: its node is not reached from here."""
         if (way := self._ways.get(peer)) is not None:
-            way.doubt()
+            way.recheck_address()
 
-    def forgive(self, peer: PeerId) -> None:
+    def retry_addresses(self, peer: PeerId) -> None:
         """Let requests wait again for addresses that did not answer, of a peer that was lost and is alive."""
         if (way := self._ways.get(peer)) is not None:
-            way.forgive()
+            way.retry_addresses()
 
-    def restarted(self, peer: PeerId) -> None:
+    def drop_connections(self, peer: PeerId) -> None:
         """Drop the connections to the last run of a restarted peer: they lead nowhere, even if no end was seen."""
         if (way := self._ways.get(peer)) is not None:
             way.let_go()
 
-    def at_hand(self, peer: PeerId) -> Link | None:
-        """Return the link to a peer whose address is proven and unchanged since; `None` if `to` has to find one."""
+    def known_link(self, peer: PeerId) -> Link | None:
+        """Return the link to a peer whose address is proven and unchanged since; `None` if `visit` has to find one."""
         way, version = self._ways.get(peer), self._peers.version
         if way is None:
             return None
@@ -120,7 +120,7 @@ class Links:
             way.version = version
         return way.proven()
 
-    def to(self, peer: PeerId) -> "Visit":
+    def visit(self, peer: PeerId) -> "Visit":
         """Return the context manager that gives a link to a peer."""
         return Visit(self, peer)
 
@@ -141,19 +141,19 @@ class Links:
         headers = {**self.introduction, "x-request-id": request_id}
         if body:
             headers["content-type"] = "application/json"
-        async with asyncio.timeout(within), self.to(peer) as link:
+        async with asyncio.timeout(within), self.visit(peer) as link:
             return await link.ask(path, headers, body, at_most=at_most)
 
-    async def found(self, peer: PeerId) -> tuple[Way, Link]:
+    async def found(self, peer: PeerId) -> tuple[PeerPath, Link]:
         """Find the way to a peer, and the link that it takes now; raise `WorkerUnreachable`."""
-        if (link := self.at_hand(peer)) is not None:
+        if (link := self.known_link(peer)) is not None:
             way = self._ways[peer] = self._ways.pop(peer)
             return way, link
         way = await self._way(peer)
         try:
-            return way, await way.link(self._usable(way.reach))
+            return way, await way.link(self._usable_addresses(way.reach))
         except (WorkerUnreachable, WorkerTimeout, HttpError):
-            way.doubt()
+            way.recheck_address()
             raise
 
     def hears(self, peer: PeerId, within: float) -> bool:
@@ -165,7 +165,7 @@ class Links:
         """Return whether the direct way to a peer that is alive is shut."""
         return self._peers.cut_off(peer)
 
-    async def _way(self, peer: PeerId) -> Way:
+    async def _way(self, peer: PeerId) -> PeerPath:
         reach = self._peers.reach(peer)
         known = self._ways.get(peer)
         if reach is None or not reach.certificate:
@@ -178,9 +178,9 @@ class Links:
         context = await asyncio.to_thread(self._context, peer, reach.certificate)
         if (other := self._ways.get(peer)) is not None and other is not known:
             return other  # made by another request in the meantime
-        self._drop([peer, *self._vanished()])
+        self._drop([peer, *self._unknown_peers()])
         self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
-        way = self._ways[peer] = Way(
+        way = self._ways[peer] = PeerPath(
             reach,
             context,
             peers=self._peers,
@@ -198,10 +198,10 @@ class Links:
             context = client_context(self.identity, certificate)
         except InvalidSignature as error:
             raise WorkerUnreachable("the node's record contains no valid certificate") from error
-        offer(context)
+        offer_sharing(context)
         return context
 
-    def _vanished(self) -> list[PeerId]:
+    def _unknown_peers(self) -> list[PeerId]:
         return [peer for peer in self._ways if self._peers.reach(peer) is None]
 
     def _drop(self, peers: list[PeerId]) -> None:
@@ -209,23 +209,25 @@ class Links:
             if (way := self._ways.pop(peer, None)) is not None:
                 way.retire()
 
-    def _together(self) -> bool:
+    def _is_one_machine(self) -> bool:
         # Another machine's loopback address is this machine's, so it leads to strangers unless all nodes are on one machine.
         ours = self._peers.reach(self.identity.peer)
-        return ours is not None and dialable.among_ourselves(ours)
+        return ours is not None and dialable.is_local_only(ours)
 
     def _objection(self, address: str, _port: int) -> str:
-        credible = dialable.credible(address, together=self._together())
+        credible = dialable.is_credible_host(address, together=self._is_one_machine())
         return (
             ""
             if credible
             else "a peer's name resolves to an address that no other machine can have"
         )
 
-    def _usable(self, reach: Reach) -> list[URL]:
-        together = self._together()
+    def _usable_addresses(self, reach: Reach) -> list[URL]:
+        together = self._is_one_machine()
         addresses = [address for link in reach.links if (address := _address(link)) is not None]
-        credible = [a for a in addresses if dialable.credible(a.host or "", together=together)]
+        credible = [
+            a for a in addresses if dialable.is_credible_host(a.host or "", together=together)
+        ]
         return credible[:MAX_ADDRESSES]
 
 
@@ -241,7 +243,7 @@ class Visit:
     def __init__(self, links: Links, peer: PeerId) -> None:
         self._links = links
         self._peer = peer
-        self._way: Way | None = None
+        self._way: PeerPath | None = None
 
     async def __aenter__(self) -> Link:
         self._way, link = await self._links.found(self._peer)
@@ -255,7 +257,7 @@ class Visit:
         """Learn from the error with which it is left; raise `WorkerUnreachable` if only the way broke, not the worker."""
         if isinstance(error, (WorkerUnreachable, WorkerTimeout, HttpError)):
             if self._way is not None:
-                self._way.doubt()
+                self._way.recheck_address()
         elif isinstance(error, WorkerDied) and error.hung_up and self._links.cut_off(self._peer):
             raise WorkerUnreachable("its node is alive, but the connection to it broke") from error
 

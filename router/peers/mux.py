@@ -79,10 +79,10 @@ class _Stream:
     """When it last sent something without waiting, counted in calls of `data_to_send`."""
     sent_end: bool = False
     got_end: bool = False
-    deaf: bool = False
+    reader_gone: bool = False
     """Whether its reader is gone."""
     heard: bool = True
-    """Whether there is a reader, and more may come: neither `got_end` nor `deaf`."""
+    """Whether there is a reader, and more may come: neither `got_end` nor `reader_gone`."""
     window: int = WINDOW
     room: int = WINDOW
     """Bytes that the other side may still send."""
@@ -98,7 +98,7 @@ class Mux:
     def __init__(self, *, asking: bool) -> None:
         self.leaving = False
         """Whether this side takes no new streams."""
-        self._asking = asking
+        self._is_client = asking
         self._streams: dict[int, _Stream] = {}
         self._newest = -1 if asking else 0
         self._turns: deque[int] = deque()
@@ -112,14 +112,14 @@ class Mux:
         self._left = 0
         self._fin = False
         self._extra = EXTRA_BYTES
-        self.vain = RateLimit(rate=RESETS_PER_SECOND, burst=RESETS)
+        self.wasted_streams = RateLimit(rate=RESETS_PER_SECOND, burst=RESETS)
         """Limit of streams that end before a byte or by a reset; the connections of one node share it."""
 
     def __len__(self) -> int:
         return len(self._streams)
 
     @property
-    def used_up(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether no number is left for another stream."""
         return self._newest >= _LAST_STREAM
 
@@ -134,7 +134,7 @@ class Mux:
         """Open a stream and return its number."""
         self._newest += 2
         self._streams[self._newest] = _Stream()
-        self._say(_WINDOW, _SYN, self._newest)
+        self._queue_frame(_WINDOW, _SYN, self._newest)
         return self._newest
 
     def send(self, number: int, data: bytes | bytearray | memoryview) -> int:
@@ -172,7 +172,7 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None:
             return
-        stream.deaf, stream.heard = True, False
+        stream.reader_gone, stream.heard = True, False
         if stream.sent_end:
             self._forget(number)
         self.end(number)
@@ -184,8 +184,8 @@ class Mux:
             self._control += self._ready
             self._ready.clear()
             if stream.pending and stream.credit:
-                self._put(self._control, number, stream)
-            self._say(_WINDOW, _RST | stream.flags, number)
+                self._write_frame(self._control, number, stream)
+            self._queue_frame(_WINDOW, _RST | stream.flags, number)
             self._forget(number)
 
     def consumed(self, number: int, count: int, now: float) -> bool:
@@ -204,18 +204,18 @@ class Mux:
             stream.window *= 2
         stream.since = now
         stream.room += granted
-        self._say(_WINDOW, stream.flags, number, granted)
+        self._queue_frame(_WINDOW, stream.flags, number, granted)
         stream.flags = 0
         return True
 
     def ping(self) -> None:
         """Ask the other side to show that it is alive."""
-        self._say(_PING, _SYN, 0)
+        self._queue_frame(_PING, _SYN, 0)
 
     def go_away(self) -> None:
         """Take no new streams from now on, and tell the other side."""
         self.leaving = True
-        self._say(_GO_AWAY, 0, 0)
+        self._queue_frame(_GO_AWAY, 0, 0)
 
     def data_to_send(self, at_most: int) -> bytes:
         """Return the frames that can be sent now: control frames, then bytes of each stream in turn, up to about `at_most`."""
@@ -227,10 +227,10 @@ class Mux:
         while turns and len(out) < at_most:
             number = turns.popleft()
             if (stream := self._streams.get(number)) is not None:
-                self._put(out, number, stream)
+                self._write_frame(out, number, stream)
         return bytes(out)
 
-    def _put(self, out: bytearray, number: int, stream: _Stream) -> None:
+    def _write_frame(self, out: bytearray, number: int, stream: _Stream) -> None:
         stream.queued = False
         pending = stream.pending
         size = min(len(pending), stream.credit, FRAME_BYTES)
@@ -247,7 +247,7 @@ class Mux:
             del pending[:size]
         if flags & _FIN:
             stream.sent_end = True
-            if stream.got_end or stream.deaf:
+            if stream.got_end or stream.reader_gone:
                 self._forget(number)
         elif not whole:
             self._wait_for_turn(number, stream)
@@ -260,7 +260,7 @@ class Mux:
             data, self._partial = self._partial + data, b""
         events: list[Event] = []
         streams, size = self._streams, len(data)
-        at = self._take(data, 0, now, events) if self._left else 0
+        at = self._receive_data(data, 0, now, events) if self._left else 0
         while at < size:
             begins, at = at, at + _BRIEF_BYTES
             if at > size:
@@ -277,7 +277,7 @@ class Mux:
                 continue
             self._frame(FRAME.unpack_from(data, begins), now, events)
             if self._left:
-                at = self._take(data, at, now, events)
+                at = self._receive_data(data, at, now, events)
         return events
 
     def _frame(
@@ -288,33 +288,33 @@ class Mux:
             raise ProtocolViolation("it sent an invalid frame")
         if kind == _PING:
             if flags & _SYN:
-                self._reply(_PING, _ACK, 0, value)
+                self._queue_reply(_PING, _ACK, 0, value)
             else:
                 events.append(Answered())
             return
         if kind == _GO_AWAY:
             events.append(GoneAway())
             return
-        stream = self._meant(number, flags, events)
+        stream = self._find_stream(number, flags, events)
         if stream is not None and flags & _ACK:
             stream.taken = True
         if kind == _DATA:
-            self._announced(number, stream, value, ends=bool(flags & _FIN))
+            self._begin_data(number, stream, value, ends=bool(flags & _FIN))
         elif stream is not None and value:
-            self._credited(number, stream, value)
+            self._add_credit(number, stream, value)
         if flags & _RST:
-            self._was_cut(number, stream, now, events)
+            self._receive_reset(number, stream, now, events)
         elif flags & _FIN and not self._left:
-            self._ended(number, now, events)
+            self._receive_end(number, now, events)
 
-    def _meant(self, number: int, flags: int, events: list[Event]) -> _Stream | None:
+    def _find_stream(self, number: int, flags: int, events: list[Event]) -> _Stream | None:
         """Return the stream that a frame is about, `None` for one that is over."""
         if flags & _SYN:
-            if self._asking or number <= self._newest or not number % 2:
+            if self._is_client or number <= self._newest or not number % 2:
                 raise ProtocolViolation("it opened a stream that it may not open")
             self._newest = number
             if self.leaving or len(self._streams) >= MAX_STREAMS:
-                self._reply(_WINDOW, _RST, number)
+                self._queue_reply(_WINDOW, _RST, number)
                 return None
             self._streams[number] = _Stream(flags=_ACK, taken=True)
             events.append(Opened(number))
@@ -322,7 +322,7 @@ class Mux:
             raise ProtocolViolation("it referred to a stream that was never opened")
         return self._streams.get(number)
 
-    def _announced(self, number: int, stream: _Stream | None, size: int, *, ends: bool) -> None:
+    def _begin_data(self, number: int, stream: _Stream | None, size: int, *, ends: bool) -> None:
         """Begin a `DATA` frame; raise `ProtocolViolation`. Bytes for a stream that is over are skipped."""
         self._inward, self._left, self._fin = number, size, ends
         if stream is None:
@@ -335,47 +335,47 @@ class Mux:
         else:
             stream.room -= size
 
-    def _take(self, data: bytes, at: int, now: float, events: list[Event]) -> int:
+    def _receive_data(self, data: bytes, at: int, now: float, events: list[Event]) -> int:
         """Take in what has come of a `DATA` frame's bytes, and return where that ends."""
         piece = data[at : at + self._left]
         self._left -= len(piece)
         stream = self._streams.get(self._inward)
-        if piece and stream is not None and not stream.deaf:
+        if piece and stream is not None and not stream.reader_gone:
             events.append(Received(self._inward, piece))
         if self._fin and not self._left:
-            self._ended(self._inward, now, events)
+            self._receive_end(self._inward, now, events)
         return at + len(piece)
 
-    def _credited(self, number: int, stream: _Stream, more: int) -> None:
+    def _add_credit(self, number: int, stream: _Stream, more: int) -> None:
         stream.credit += more
         if stream.credit > _MOST_CREDIT:
             raise ProtocolViolation("it granted too large a window")
         self._wait_for_turn(number, stream)
 
-    def _ended(self, number: int, now: float, events: list[Event]) -> None:
+    def _receive_end(self, number: int, now: float, events: list[Event]) -> None:
         stream = self._streams.get(number)
         if stream is None:
             return
         if stream.room == stream.window and not stream.since:
-            self._was_in_vain(now)
+            self._count_wasted(now)
         stream.got_end, stream.heard = True, False
-        if not stream.deaf:
+        if not stream.reader_gone:
             events.append(Ended(number))
         if stream.sent_end:
             self._forget(number)
 
-    def _was_cut(
+    def _receive_reset(
         self, number: int, stream: _Stream | None, now: float, events: list[Event]
     ) -> None:
         if stream is None:
             return
-        self._was_in_vain(now)
-        if not stream.deaf:
+        self._count_wasted(now)
+        if not stream.reader_gone:
             events.append(StreamCut(number, stream.taken))
         self._forget(number)
 
-    def _was_in_vain(self, now: float) -> None:
-        if not self._asking and not self.vain.allows("", now):
+    def _count_wasted(self, now: float) -> None:
+        if not self._is_client and not self.wasted_streams.allows("", now):
             raise ProtocolViolation("it opened streams in vain too often")
 
     # Internals.
@@ -391,10 +391,10 @@ class Mux:
         stream = self._streams.pop(number)
         self._extra += stream.window - WINDOW
 
-    def _say(self, kind: int, flags: int, number: int, value: int = 0) -> None:
+    def _queue_frame(self, kind: int, flags: int, number: int, value: int = 0) -> None:
         self._control += FRAME.pack(VERSION, kind, flags, number, value)
 
-    def _reply(self, kind: int, flags: int, number: int, value: int = 0) -> None:
+    def _queue_reply(self, kind: int, flags: int, number: int, value: int = 0) -> None:
         if len(self._control) >= MAX_UNSENT_REPLIES:
             raise ProtocolViolation("it does not read the answers that it requests")
-        self._say(kind, flags, number, value)
+        self._queue_frame(kind, flags, number, value)

@@ -70,7 +70,7 @@ class MuxedConnection(asyncio.Protocol):
         self._blocked = False
         self._heard = True
         self._silent = self._idle = 0
-        self._waits = False
+        self._ping_pending = False
         """Whether a ping of an earlier check is not answered yet."""
         self._look: asyncio.TimerHandle | None = None
         self._asked: list[asyncio.Future[None]] = []
@@ -86,7 +86,7 @@ class MuxedConnection(asyncio.Protocol):
     def stream(self, protocol: StreamProtocol) -> None:
         """Open a stream for a protocol."""
         self._begin(self.mux.open(), protocol)
-        self.draining = self.draining or self.mux.used_up
+        self.draining = self.draining or self.mux.is_exhausted
         self.flush_soon()
 
     async def check(self, within: float = ANSWER_SECONDS) -> None:
@@ -127,7 +127,7 @@ class MuxedConnection(asyncio.Protocol):
     def flush_soon(self) -> None:
         """Send what is ready at the end of this turn of the loop."""
         if self._flush is None and not self._blocked and self._transport is not None:
-            self._flush = self.loop.call_soon(self._flushed)
+            self._flush = self.loop.call_soon(self._run_flush)
 
     def consumed(self, number: int, count: int) -> None:
         """Note that a stream's reader has taken bytes."""
@@ -156,7 +156,7 @@ class MuxedConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(TURN_BYTES)
         _bound(transport.get_extra_info("socket"))
-        self._look = self.loop.call_later(LOOK_SECONDS, self._see_to_it)
+        self._look = self.loop.call_later(LOOK_SECONDS, self._check_connection)
         self._owner.begun(self)
 
     def data_received(self, data: bytes) -> None:
@@ -175,7 +175,7 @@ class MuxedConnection(asyncio.Protocol):
                 if (stream := self._streams.get(number)) is not None:
                     stream.feed(piece)
             else:
-                self._happened(event)
+                self._handle_event(event)
         if self.mux.wants_to_send:
             self.flush_soon()
         if len(data) >= READ_BYTES and self._transport is not None:
@@ -199,7 +199,7 @@ class MuxedConnection(asyncio.Protocol):
         for handle in (self._flush, self._look):
             if handle is not None:
                 handle.cancel()
-        self._answered()
+        self._ping_answered()
         for stream in tuple(self._streams.values()):
             stream.lose(error or ConnectionResetError("the link is closed"))
         self._owner.ended(self)
@@ -210,19 +210,19 @@ class MuxedConnection(asyncio.Protocol):
         stream = self._streams[number] = MuxedStream(self, number, protocol)
         protocol.connection_made(stream)
 
-    def _happened(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         match event:
             case Opened(number) if self._accept is not None:
                 self._begin(number, self._accept())
             case Ended(number) if (stream := self._streams.get(number)) is not None:
-                stream.feed_end()
+                stream.feed_eof()
             case StreamCut(number, taken) if (stream := self._streams.get(number)) is not None:
                 # No byte of a refused stream was read.
                 stream.lose(ConnectionResetError() if taken else ConnectionRefusedError())
             case GoneAway():
                 self.drain()
             case Answered():
-                self._answered()
+                self._ping_answered()
             case _:
                 pass  # of a stream that an earlier event closed
 
@@ -230,14 +230,14 @@ class MuxedConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def _answered(self) -> None:
-        self._waits = False
+    def _ping_answered(self) -> None:
+        self._ping_pending = False
         asked, self._asked = self._asked, []
         for answer in asked:
             if not answer.done():
                 answer.set_result(None)
 
-    def _flushed(self) -> None:
+    def _run_flush(self) -> None:
         self._flush = None
         self._send()
         if self._watched:
@@ -262,7 +262,7 @@ class MuxedConnection(asyncio.Protocol):
             if not self.mux.wants_to_send:
                 self._transport.close()
 
-    def _see_to_it(self) -> None:
+    def _check_connection(self) -> None:
         """Drain the connection if it is unused, ping the other side if it is silent, and cut the connection if that is dead."""
         self._silent = 0 if self._heard else self._silent + 1
         self._idle = 0 if self._streams else self._idle + 1
@@ -271,14 +271,14 @@ class MuxedConnection(asyncio.Protocol):
             log.warning("a link to another node is closed: it was silent")
             self.abort()
             return
-        if self._idle > IDLE_LOOKS or self._waits:
+        if self._idle > IDLE_LOOKS or self._ping_pending:
             self.drain()
         # TLS that waits for a frozen peer's goodbye takes no more bytes, and warns of each.
         if self.open and (self._silent or self._streams):
-            self._waits = True
+            self._ping_pending = True
             self.mux.ping()
             self.flush_soon()
-        self._look = self.loop.call_later(LOOK_SECONDS, self._see_to_it)
+        self._look = self.loop.call_later(LOOK_SECONDS, self._check_connection)
 
 
 def _bound(wire: socket.socket | None) -> None:

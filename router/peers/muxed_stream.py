@@ -119,7 +119,7 @@ class MuxedStream(asyncio.Transport):
         if high is None:
             high = _HELD_BYTES if low is None else 4 * low
         self._high, self._low = high, high // 4 if low is None else low
-        self._fill()
+        self._pause_if_full()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         """Return the low-water and the high-water mark."""
@@ -135,7 +135,7 @@ class MuxedStream(asyncio.Transport):
             unsent = self._connection.mux.send(self.number, data)
             self._connection.flush_soon()
             if unsent > self._high:
-                self._fill()
+                self._pause_if_full()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send several pieces."""
@@ -176,9 +176,9 @@ class MuxedStream(asyncio.Transport):
         self._protocol.data_received(data)
         self._taken += len(data)
         if self._taken >= _TOLD_BYTES:
-            self._tell()
+            self._report_consumed()
 
-    def feed_end(self) -> None:
+    def feed_eof(self) -> None:
         """Take in the other side's end."""
         self._ended = True
         self._hand_over()
@@ -203,7 +203,7 @@ class MuxedStream(asyncio.Transport):
 
     # Internals.
 
-    def _fill(self) -> None:
+    def _pause_if_full(self) -> None:
         if not self._full and self.get_write_buffer_size() > self._high:
             self._full = True
             self._connection.watch(self)
@@ -214,12 +214,12 @@ class MuxedStream(asyncio.Transport):
             data = self._unread.popleft()
             self._protocol.data_received(data)
             self._taken += len(data)
-            self._tell()
+            self._report_consumed()
         if self._ended and self.is_reading():
             self._ended = False
             if not self._protocol.eof_received():
                 self.close()
 
-    def _tell(self) -> None:
+    def _report_consumed(self) -> None:
         taken, self._taken = self._taken, 0
         self._connection.consumed(self.number, taken)

@@ -13,9 +13,9 @@ from router.answer import Route
 from router.http.deadlines import Deadlines
 from router.http.errors import HttpError, NotHttp
 from router.http.heads import request_head
-from router.http.pool import Objection, start_of, tcp
-from router.peers.pipes import Peers, over_pipes
-from router.peers.shared_place import PIPE_STREAMS, SharedPlace
+from router.http.pool import Objection, request_start, tcp_dialer
+from router.peers.pipes import Peers, pipe_dialer
+from router.peers.shared_place import PIPE_STREAMS, SharedPool
 from router.requests import Kind
 from router.settings import RouterSettings
 
@@ -30,7 +30,7 @@ _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 class Link:
     """A way to a peer that is ready for use: append a path to `base`."""
 
-    place: SharedPlace
+    place: SharedPool
     base: URL
     route: Route
     deadlines: Deadlines
@@ -40,18 +40,18 @@ class Link:
         """Return the start of the head of requests of a kind, made once for the link."""
         start = self.starts.get(kind)
         if start is None:
-            start = self.starts[kind] = start_of(self.base.with_path(f"/v1/{kind.value}"))
+            start = self.starts[kind] = request_start(self.base.with_path(f"/v1/{kind.value}"))
         return start
 
     async def ask(
         self, path: str, headers: Mapping[str, str], body: bytes = b"", *, at_most: int
     ) -> tuple[int, bytes]:
         """Get a short answer, or post a body for one; return status and answer, or raise `HttpError`."""
-        start = start_of(self.base.with_path(path), "POST" if body else "GET")
+        start = request_start(self.base.with_path(path), "POST" if body else "GET")
         reply = await self.place.ask(request_head(start, headers, len(body)), body)
         try:
             answer = b""
-            while piece := await reply.some():
+            while piece := await reply.read_some():
                 answer += piece
                 if len(answer) > at_most:
                     raise NotHttp("the answer is too long")
@@ -73,7 +73,7 @@ class Proven:
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
+class NoneAnswered:
     """No address answered. From `until` on they are tried again in the background, and then left alone for twice the pause."""
 
     until: float
@@ -81,10 +81,10 @@ class Shut:
     tried: frozenset[URL] = frozenset()
 
 
-Direct = Untried | Proven | Shut
+Direct = Untried | Proven | NoneAnswered
 
 
-class Way:
+class PeerPath:
     """State of the way to one peer, and its open connections."""
 
     def __init__(
@@ -111,8 +111,8 @@ class Way:
         self._objection = objection
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
-        self._places: dict[URL, SharedPlace] = {}
-        self._pipe = over_pipes(peers, peer, context=context, crew=crew)
+        self._places: dict[URL, SharedPool] = {}
+        self._pipe = pipe_dialer(peers, peer, context=context, crew=crew)
         self._pipes: dict[Route, Link] = {}
 
     def learn(self, reach: Reach) -> None:
@@ -120,12 +120,12 @@ class Way:
         self.reach = reach
         self.version = None
 
-    def forgive(self) -> None:
+    def retry_addresses(self) -> None:
         """Wait once more for the addresses of a peer that was lost and is alive, unless it is reached in another way."""
-        if isinstance(self._direct, Shut) and not self._peers.cut_off(self._peer):
+        if isinstance(self._direct, NoneAnswered) and not self._peers.cut_off(self._peer):
             self._direct = Untried()
 
-    def doubt(self) -> None:
+    def recheck_address(self) -> None:
         """Have a proven address proven anew, and pipes answer a ping, since a request could not connect."""
         if isinstance(self._direct, Proven):
             self._direct = Untried()
@@ -152,7 +152,7 @@ class Way:
         since = asyncio.get_running_loop().time() - within
         return any(place.heard_at >= since for place in self._all_places())
 
-    def _all_places(self) -> list[SharedPlace]:
+    def _all_places(self) -> list[SharedPool]:
         return [*(link.place for link in self._pipes.values()), *self._places.values()]
 
     def proven(self) -> Link | None:
@@ -163,27 +163,27 @@ class Way:
     async def link(self, addresses: list[URL]) -> Link:
         """Choose between the ways. Requests wait for addresses that were never tried, but not for those that failed."""
         if not addresses:
-            return await self._piped()
+            return await self._pipe_link()
         if isinstance(self._direct, Proven) and self._direct.link.base not in addresses:
             self._direct = Untried()
         if self._never_tried(addresses):
             async with self._trying:
                 if fresh := self._never_tried(addresses):
                     await self._try(fresh, _FIRST_PAUSE)
-        elif isinstance(self._direct, Shut):
+        elif isinstance(self._direct, NoneAnswered):
             self._retry(self._direct, addresses)
-        return self.proven() or await self._piped()
+        return self.proven() or await self._pipe_link()
 
     def _never_tried(self, addresses: list[URL]) -> list[URL]:
         match self._direct:
             case Proven():
                 return []
-            case Shut(tried=tried):
+            case NoneAnswered(tried=tried):
                 return [address for address in addresses if address not in tried]
             case Untried():
                 return addresses
 
-    def _retry(self, shut: Shut, addresses: list[URL]) -> None:
+    def _retry(self, shut: NoneAnswered, addresses: list[URL]) -> None:
         now = asyncio.get_running_loop().time()
         if now >= shut.until:
             pause = min(2 * shut.pause, _LONGEST_PAUSE)
@@ -191,19 +191,19 @@ class Way:
             self._crew.spawn(self._try(addresses, pause))
 
     async def _try(self, addresses: list[URL], pause: float) -> None:
-        before = self._direct.tried if isinstance(self._direct, Shut) else frozenset()
+        before = self._direct.tried if isinstance(self._direct, NoneAnswered) else frozenset()
         found = await self._first_that_answers(addresses)
-        self._places = {a: p for a, p in self._places.items() if not p.unused}
+        self._places = {a: p for a, p in self._places.items() if not p.is_unused}
         if found is not None:
             self._direct = found
             return
         tried = before.union(addresses) if len(before) < _TRIED else frozenset(addresses)
-        self._direct = Shut(asyncio.get_running_loop().time() + pause, pause, tried)
+        self._direct = NoneAnswered(asyncio.get_running_loop().time() + pause, pause, tried)
 
     async def _first_that_answers(self, addresses: list[URL]) -> Proven | None:
-        tries = [self._crew.spawn(self._answers(address)) for address in addresses]
+        tries = [self._crew.spawn(self._prove_address(address)) for address in addresses]
         try:
-            async with asyncio.timeout(self._patience()):
+            async with asyncio.timeout(self._connect_timeout()):
                 for done in asyncio.as_completed(tries):
                     if (found := await done) is not None:
                         return found
@@ -214,7 +214,7 @@ class Way:
                 attempt.cancel()
         return None
 
-    def _patience(self) -> float:
+    def _connect_timeout(self) -> float:
         # A peer that names relay addresses cannot be dialled from elsewhere: its own addresses are for nodes beside it.
         relayed = any("/p2p-circuit" in address for address in self.reach.mesh)
         longest = self._settings.connect_timeout
@@ -222,29 +222,29 @@ class Way:
             return min(_BESIDE_ANOTHER_WAY, longest)
         return longest
 
-    async def _answers(self, address: URL) -> Proven | None:
+    async def _prove_address(self, address: URL) -> Proven | None:
         place = self._places.get(address)
         if place is None:
-            dial = tcp(
+            dial = tcp_dialer(
                 address.host or "",
                 address.port or 0,
                 self._context,
                 name="",
                 objection=self._objection,
             )
-            place = self._places[address] = SharedPlace(dial, self._settings)
+            place = self._places[address] = SharedPool(dial, self._settings)
         try:
-            await place.warm()
+            await place.open_spare()
         except HttpError:
             return None
         return Proven(Link(place, address, Route.DIRECT, self.deadlines))
 
-    async def _piped(self) -> Link:
+    async def _pipe_link(self) -> Link:
         route = Route.RELAY if await self._peers.relayed(self._peer) else Route.DIRECT
         # Pipes through a relay are not for requests that can go directly: once they are closed the relay is released.
         for other in [r for r in self._pipes if r is not route]:
             self._pipes.pop(other).place.retire()
         if route not in self._pipes:
-            place = SharedPlace(self._pipe, self._settings, streams=PIPE_STREAMS)
+            place = SharedPool(self._pipe, self._settings, streams=PIPE_STREAMS)
             self._pipes[route] = Link(place, _PIPED, route, self.deadlines)
         return self._pipes[route]

@@ -20,7 +20,7 @@ from registry.clock import Clock
 from registry.errors import MeshError, PeerUnreachable, RegistryError
 from registry.intake import dialable
 from registry.members.backoff import Backoff
-from registry.members.liveness import Pulse, Status
+from registry.members.liveness import MemberHealth, Status
 from registry.mesh import Mesh, Pipe
 from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
@@ -46,7 +46,7 @@ class Records(Protocol):
     def catalog(self) -> Catalog:
         """The newest record of every node."""
 
-    def pulse(self, node: PeerId) -> Pulse | None:
+    def health_of(self, node: PeerId) -> MemberHealth | None:
         """Return what is known of another node's liveness."""
 
 
@@ -117,34 +117,34 @@ class MeshPeers:
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
         """Open a pipe, at most `timeout` seconds for it and for each way; raise `PeerUnreachable` or `MeshDown`."""
-        if not self._connected(peer):
-            await self._meet(peer)
+        if not self._is_connected(peer):
+            await self._connect(peer)
         return await self._mesh.open_pipe(peer, timeout=self._timeout)
 
     async def relayed(self, peer: PeerId) -> bool:
         """Connect to a peer unless it is connected, and return whether that is through a relay; never raise."""
-        if not self._connected(peer):
+        if not self._is_connected(peer):
             with suppress(MeshError, TimeoutError):
                 async with asyncio.timeout(self._timeout):
-                    await self._meet(peer)
-        return self._carried(peer)
+                    await self._connect(peer)
+        return self._is_relayed(peer)
 
     def cut_off(self, peer: PeerId) -> bool:
         """Return whether the direct way to a live peer is shut: other nodes prove it alive, or a relay carries to it."""
-        pulse = self._records.pulse(peer)
+        pulse = self._records.health_of(peer)
         unreached = pulse is not None and pulse.contact is Status.UNREACHABLE
-        return unreached or self._carried(peer)
+        return unreached or self._is_relayed(peer)
 
-    def forgive(self, peer: PeerId) -> None:
+    def retry_addresses(self, peer: PeerId) -> None:
         """Let requests wait again for the addresses of a peer that was lost and is alive."""
-        for address in (*self._direct(peer), *self._relayed(peer)):
+        for address in (*self._direct_addresses(peer), *self._relay_addresses(peer)):
             self._silent.forget(address)
 
     async def close(self) -> None:
         """End every dial."""
-        await self._crew.dismiss()
+        await self._crew.cancel_all()
 
-    async def _meet(self, peer: PeerId) -> None:
+    async def _connect(self, peer: PeerId) -> None:
         # Concurrent requests wait for the same dials.
         meeting = self._meetings.get(peer)
         if meeting is None:
@@ -153,12 +153,12 @@ class MeshPeers:
         await asyncio.shield(meeting)
 
     async def _dial(self, peer: PeerId) -> None:
-        direct, relayed = self._direct(peer), self._relayed(peer)
+        direct, relayed = self._direct_addresses(peer), self._relay_addresses(peer)
         self._retry_silent([*direct, *relayed])
-        tries = {self._crew.spawn(self._first(self._unspoiled(direct)))}
+        tries = {self._crew.spawn(self._connect_first(self._addresses_to_try(direct)))}
         await asyncio.wait(tries, timeout=HEAD_START)
         if not any(attempt.done() and attempt.result() for attempt in tries):
-            tries.add(self._crew.spawn(self._first(self._unspoiled(relayed))))
+            tries.add(self._crew.spawn(self._connect_first(self._addresses_to_try(relayed))))
             if self.cut_off(peer):
                 tries.add(self._crew.spawn(self._through_helpers(peer)))
         for found in asyncio.as_completed(tries):
@@ -167,7 +167,7 @@ class MeshPeers:
         raise PeerUnreachable(f"no address of {peer} answers")
 
     async def _through_helpers(self, peer: PeerId) -> bool:
-        pulse = self._records.pulse(peer)
+        pulse = self._records.health_of(peer)
         last = pulse.proved_by if pulse else None
         near = [c for c in self._mesh.connections() if not c.relayed and c.peer != peer]
         # The node that last proved the peer alive is connected to it.
@@ -179,13 +179,13 @@ class MeshPeers:
                 return True
         return False
 
-    async def _first(self, addresses: Sequence[str]) -> bool:
+    async def _connect_first(self, addresses: Sequence[str]) -> bool:
         for address in addresses:
-            if await self._answers(address):
+            if await self._try_connect(address):
                 return True
         return False
 
-    async def _answers(self, address: str) -> bool:
+    async def _try_connect(self, address: str) -> bool:
         try:
             await self._mesh.connect(address, timeout=self._timeout)
         except PeerUnreachable:
@@ -202,25 +202,29 @@ class MeshPeers:
         for address in addresses:
             if self._silent.is_known(address) and self._silent.is_due(address, now):
                 self._silent.failed(address, now)
-                self._crew.spawn(self._answers(address))
+                self._crew.spawn(self._try_connect(address))
 
-    def _unspoiled(self, addresses: Sequence[str]) -> Sequence[str]:
+    def _addresses_to_try(self, addresses: Sequence[str]) -> Sequence[str]:
         return [a for a in addresses if not self._silent.is_known(a)][:ADDRESSES_DIALLED]
 
-    def _direct(self, peer: PeerId) -> Sequence[str]:
-        return dialable.direct_addresses(self.reach(peer) or Reach(), peer, together=self._alone())
+    def _direct_addresses(self, peer: PeerId) -> Sequence[str]:
+        return dialable.direct_addresses(
+            self.reach(peer) or Reach(), peer, together=self._is_one_machine()
+        )
 
-    def _relayed(self, peer: PeerId) -> Sequence[str]:
-        return dialable.relayed_addresses(self.reach(peer) or Reach(), peer, together=self._alone())
+    def _relay_addresses(self, peer: PeerId) -> Sequence[str]:
+        return dialable.relayed_addresses(
+            self.reach(peer) or Reach(), peer, together=self._is_one_machine()
+        )
 
-    def _alone(self) -> bool:
+    def _is_one_machine(self) -> bool:
         own = self.reach(self._mesh.peer)
-        return own is not None and dialable.among_ourselves(own)
+        return own is not None and dialable.is_local_only(own)
 
-    def _carried(self, peer: PeerId) -> bool:
+    def _is_relayed(self, peer: PeerId) -> bool:
         return any(c.relayed for c in self._mesh.connections() if c.peer == peer)
 
-    def _connected(self, peer: PeerId) -> bool:
+    def _is_connected(self, peer: PeerId) -> bool:
         return any(connection.peer == peer for connection in self._mesh.connections())
 
 
@@ -232,7 +236,7 @@ _LINGER_SECONDS = 5.0
 """Seconds that the asking end may take to read the last of an answer before the pipe is cut."""
 
 
-def over_pipes(
+def pipe_dialer(
     peers: Peers, peer: PeerId, *, context: ssl.SSLContext, crew: BackgroundTasks
 ) -> RawDial:
     """Return a function that connects to a peer over pipes, with a pipe for each connection."""
@@ -245,7 +249,7 @@ def over_pipes(
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
         theirs.settimeout(0)
-        crew.spawn(_ask_over(pipe, theirs))
+        crew.spawn(_serve_local_end(pipe, theirs))
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
                 make, sock=ours, ssl=context, server_hostname=""
@@ -264,19 +268,19 @@ async def serve_pipe(pipe: Pipe, *, port: int, host: str = "127.0.0.1") -> None:
     """Carry an incoming pipe to this node's own HTTPS listener until either side ends."""
     async with asyncio.timeout(_CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(host, port, limit=_CHUNK_BYTES)
-    await couple(pipe, reader, writer, pipe.finish)
+    await relay_bytes(pipe, reader, writer, pipe.finish)
 
 
-async def _ask_over(pipe: Pipe, end: socket.socket) -> None:
+async def _serve_local_end(pipe: Pipe, end: socket.socket) -> None:
     try:
         reader, writer = await asyncio.open_connection(sock=end, limit=_CHUNK_BYTES)
-        await couple(pipe, reader, writer, pipe.reset)
+        await relay_bytes(pipe, reader, writer, pipe.reset)
     finally:
         end.close()
         await pipe.reset()
 
 
-async def couple(
+async def relay_bytes(
     pipe: Pipe,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,

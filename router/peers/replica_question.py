@@ -46,7 +46,7 @@ class Question:
     said: Prefixes
 
 
-def question(said: Mapping[str, object]) -> Question:
+def parse_question(said: Mapping[str, object]) -> Question:
     """Read a question; raise `BadRequest` if it is malformed. Its sizes are positions, as the answering node needs no others."""
     match said:
         case {
@@ -71,19 +71,19 @@ def _digest(said: object) -> bytes:
     return digest
 
 
-def answer_of(told: ReplicaAnswer) -> dict[str, object]:
+def encode_answer(told: ReplicaAnswer) -> dict[str, object]:
     """Return an answer as it is sent: how many of the prefixes were read, and how many seconds ago."""
     said: dict[str, object] = {"prefixes": told.read.size if told.read else 0}
     if told.read:
         said["age"] = round(told.read.age, 3)
     if told.load:
-        said["load"] = remote_load.written(told.load)
+        said["load"] = remote_load.format_load(told.load)
     if told.time:
-        said["service_time"] = service_time.written(told.time)
+        said["service_time"] = service_time.format_service_time(told.time)
     return said
 
 
-def told_of(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
+def parse_answer(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
     """Read an answer about a conversation; return `None` if it is malformed."""
     try:
         answer = orjson.loads(body)
@@ -98,8 +98,8 @@ def told_of(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
     load, time = answer.get("load"), answer.get("service_time")
     return ReplicaAnswer(
         read,
-        remote_load.read(load) if isinstance(load, str) else None,
-        service_time.read(time) if isinstance(time, str) else None,
+        remote_load.parse_load(load) if isinstance(load, str) else None,
+        service_time.parse_service_time(time) if isinstance(time, str) else None,
     )
 
 
@@ -145,4 +145,4 @@ class ReplicaQuestions:
             )
         except (OSError, WorkerError):
             return None
-        return told_of(answer, request.prefixes) if status == 200 else None
+        return parse_answer(answer, request.prefixes) if status == 200 else None

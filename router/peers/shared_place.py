@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 from typing import cast
 
-from router.http.connection import Connection, Home
+from router.http.connection import Connection, ConnectionOwner
 from router.http.errors import CannotConnect
-from router.http.pool import PooledPlace, RawDial
-from router.peers.alpn import Arrival
+from router.http.pool import ConnectionPool, RawDial
+from router.peers.alpn import NegotiatingProtocol
 from router.peers.muxed import MuxedConnection
 from router.settings import RouterSettings
 
@@ -22,7 +22,7 @@ PIPE_STREAMS = 16
 class StreamConnection(Connection):
     """HTTP connection that is a stream of a shared connection, and serves no further request once that drains."""
 
-    def __init__(self, home: Home, shared: MuxedConnection) -> None:
+    def __init__(self, home: ConnectionOwner, shared: MuxedConnection) -> None:
         super().__init__(home)
         self._shared = shared
 
@@ -32,7 +32,7 @@ class StreamConnection(Connection):
         return self._shared.draining
 
     @property
-    def quiet(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether the next request may be sent. The shared connection is always read; unexpected bytes end the stream."""
         return not self._shared.draining and self.open
 
@@ -51,7 +51,7 @@ class StreamConnection(Connection):
 class SharedDial:
     """Dialler of HTTP connections to one address: as streams of an open connection, or of a new one."""
 
-    def __init__(self, dial: RawDial, home: Home, streams: int) -> None:
+    def __init__(self, dial: RawDial, home: ConnectionOwner, streams: int) -> None:
         self._dial = dial
         self._home = home
         self._streams = streams
@@ -71,18 +71,18 @@ class SharedDial:
 
     async def __call__(self, make: Callable[[], Connection]) -> Connection:
         """Return an open connection; raise `OSError`."""
-        shared = self._roomy()
+        shared = self._find_connection()
         if shared is None and not self._alone:
             # Concurrent requests wait for the same handshake.
             async with self._dialling:
-                shared = self._roomy()
+                shared = self._find_connection()
                 if shared is None and not self._alone:
                     return await self._connect(make)
         return self._stream(shared) if shared is not None else await self._connect(make)
 
-    def at_once(self) -> Connection | None:
+    def stream_if_open(self) -> Connection | None:
         """Return a stream of an open connection, if one has room."""
-        shared = self._roomy()
+        shared = self._find_connection()
         return self._stream(shared) if shared is not None else None
 
     async def check(self) -> None:
@@ -110,14 +110,14 @@ class SharedDial:
         """Forget a connection that is gone."""
         self._shared.pop(connection, None)
 
-    def _roomy(self) -> MuxedConnection | None:
+    def _find_connection(self) -> MuxedConnection | None:
         for shared in self._shared:
             if shared.open and not shared.draining and len(shared) < self._streams:
                 return shared
         return None
 
     async def _connect(self, make: Callable[[], Connection]) -> Connection:
-        arrival = Arrival(make, lambda: MuxedConnection(self))
+        arrival = NegotiatingProtocol(make, lambda: MuxedConnection(self))
         await self._dial(lambda: arrival)
         self._alone = not isinstance(arrival.protocol, MuxedConnection)
         if isinstance(arrival.protocol, MuxedConnection):
@@ -134,7 +134,7 @@ class SharedDial:
         return connection
 
 
-class SharedPlace(PooledPlace):
+class SharedPool(ConnectionPool):
     """Pool of the connections to one address of a node, or to its pipes."""
 
     def __init__(self, dial: RawDial, settings: RouterSettings, *, streams: int = STREAMS) -> None:
@@ -142,27 +142,27 @@ class SharedPlace(PooledPlace):
         super().__init__(self._shared, settings)
 
     @property
-    def unused(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether nothing is open."""
-        return super().unused and not len(self._shared)
+        return super().is_unused and not len(self._shared)
 
     @property
     def heard_at(self) -> float:
         """When the last bytes came over an open connection; minus infinity without one."""
         return self._shared.heard_at
 
-    def idle(self) -> Connection | None:
+    def take_idle(self) -> Connection | None:
         """Take a connection on which a request may be sent at once: opening a stream needs no wait."""
-        connection = super().idle()
-        if connection is None and self.has_room and (opened := self._shared.at_once()):
+        connection = super().take_idle()
+        if connection is None and self.has_room and (opened := self._shared.stream_if_open()):
             connection = opened
             self._known[connection] = None
         return connection
 
-    async def warm(self) -> None:
+    async def open_spare(self) -> None:
         """Have a connection for the next requests, proven by an answer just now; raise `HttpError`."""
         await self.check()
-        await super().warm()
+        await super().open_spare()
 
     async def check(self) -> None:
         """Send no new requests on connections that do not answer soon; requests in flight go on."""

@@ -5,7 +5,7 @@ For machines with a worker of their own that should serve their own callers: no 
 
 from collections.abc import Sequence
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
@@ -22,7 +22,7 @@ class LocalFirst(Policy):
         self._elsewhere = FewChoices()
 
     def order(
-        self, request: Request, candidates: Sequence[Candidate], random: Chance
+        self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return own workers by load, then the others."""
         own = sorted((c for c in candidates if c.worker), key=lambda c: c.expected)

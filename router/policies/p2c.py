@@ -11,12 +11,12 @@ join them: what is in a cache need not be read, and the seconds saved are compar
 
 from collections.abc import Mapping, Sequence
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.policy import Policy
-from router.select.rendezvous import by_key, key_of
-from router.select.weights import draw, drawn, prospects, worth_keeping
+from router.select.rendezvous import conversation_key, order_by_key
+from router.select.weights import draw, draw_all, forecasts, is_affinity_worthwhile
 
 _CHOICES = 3
 """Two are enough for machines that are alike; among unlike ones, a third finds a fast one more often."""
@@ -35,19 +35,19 @@ class FewChoices(Policy):
     compares = True
 
     def order(
-        self, request: Request, candidates: Sequence[Candidate], random: Chance
+        self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return the candidates, beginning with the best of the few drawn first; each is drawn in proportion to its part.
 
         The first few of a conversation are ordered by cost: the next one may have read it, too.
         """
-        expected = prospects(request, candidates)
+        expected = forecasts(request, candidates)
         parts = [its.part for its in expected]
         costs = [its.cost for its in expected]
         ordered: list[int] = []
         left = [*range(len(candidates))]
-        if (key := key_of(request)) and worth_keeping(request, candidates):
-            likely = [*by_key(key, candidates, parts)[:_BY_KEY], draw(parts, random)]
+        if (key := conversation_key(request)) and is_affinity_worthwhile(request, candidates):
+            likely = [*order_by_key(key, candidates, parts)[:_BY_KEY], draw(parts, random)]
             likely += (place for place, c in enumerate(candidates) if c.before.kilobytes)
             ordered = sorted(dict.fromkeys(likely), key=costs.__getitem__)
             left = [place for place in left if place not in ordered]
@@ -55,7 +55,7 @@ class FewChoices(Policy):
             # All of them would be drawn, and no two cost the same: chance has no effect.
             left.sort(key=costs.__getitem__)
         elif len(ordered) < _ORDERED:
-            left = [left[at] for at in drawn([parts[place] for place in left], random)]
+            left = [left[at] for at in draw_all([parts[place] for place in left], random)]
             # The best of those drawn first, then the best of the others and the next one, and so on.
             for at in range(min(_ORDERED - len(ordered), len(left) - 1)):
                 best = at

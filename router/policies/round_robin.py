@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.policy import Policy
@@ -18,7 +18,7 @@ class RoundRobin(Policy):
         self,
         request: Request,  # noqa: ARG002 (everybody in turn)
         candidates: Sequence[Candidate],
-        random: Chance,  # noqa: ARG002
+        random: RandomSource,  # noqa: ARG002
     ) -> Sequence[Candidate]:
         """Return the candidates in a fixed order, beginning one further than the last time."""
         ring = sorted(candidates, key=lambda c: c.key)

@@ -7,13 +7,13 @@ choices.
 
 from collections.abc import Mapping, Sequence
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.policy import Policy
-from router.select.rendezvous import by_key
-from router.select.weights import crowded, prospects, with_room_first
+from router.select.rendezvous import order_by_key
+from router.select.weights import crowded_candidates, forecasts, with_room_first
 
 
 class Session(Policy):
@@ -23,7 +23,7 @@ class Session(Policy):
         self._without = FewChoices()
 
     def order(
-        self, request: Request, candidates: Sequence[Candidate], random: Chance
+        self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return the candidates by their score for this session."""
         if not request.session:
@@ -37,7 +37,7 @@ class Session(Policy):
         home = _ring(request, among)[0]
         if candidate.key != home.key:
             return f"after the session's machine: {load_of(candidate)}"
-        if home.key in crowded(request, among):
+        if home.key in crowded_candidates(request, among):
             return f"the session's machine, but above its share: {load_of(candidate)}"
         return f"the session's machine: {load_of(candidate)}"
 
@@ -52,8 +52,10 @@ class Session(Policy):
 
 
 def _ring(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
-    parts = [expected.part for expected in prospects(request, candidates)]
-    return [candidates[place] for place in by_key(request.session.encode(), candidates, parts)]
+    parts = [expected.part for expected in forecasts(request, candidates)]
+    return [
+        candidates[place] for place in order_by_key(request.session.encode(), candidates, parts)
+    ]
 
 
 def create() -> Session:

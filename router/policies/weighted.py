@@ -5,11 +5,11 @@ Capacity is a replica's slots, registered (`capacity`) or reported by its node, 
 
 from collections.abc import Mapping, Sequence
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.policy import Policy
-from router.select.weights import draw, prospects
+from router.select.weights import draw, forecasts
 
 
 class Weighted(Policy):
@@ -18,11 +18,11 @@ class Weighted(Policy):
     samples = True
 
     def order(
-        self, request: Request, candidates: Sequence[Candidate], random: Chance
+        self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return the candidates as they were drawn, none twice."""
         left, ordered = list(candidates), []
-        parts = [p.part for p in prospects(request, candidates)]
+        parts = [p.part for p in forecasts(request, candidates)]
         while left:
             place = draw(parts, random)
             ordered.append(left.pop(place))
@@ -40,7 +40,7 @@ class Weighted(Policy):
         among: Sequence[Candidate],
     ) -> Mapping[str, float]:
         """Return its share of all draws."""
-        parts = {c.key: p.part for c, p in zip(among, prospects(request, among), strict=True)}
+        parts = {c.key: p.part for c, p in zip(among, forecasts(request, among), strict=True)}
         return {"share": parts[candidate.key] / sum(parts.values())}
 
 

@@ -20,7 +20,7 @@ from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.http.deadlines import Deadlines
 from router.http.heads import headers_to
 from router.requests import Request
-from router.rpc.channel_pool import ChannelPlace, Line
+from router.rpc.channel_pool import ChannelPlace, WorkerChannel
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import Method
 from router.settings import RouterSettings
@@ -96,7 +96,7 @@ class Channels:
             finally:
                 call.cancel()
 
-    async def glance(
+    async def send_probe(
         self, api: str, method: Method, message: Any, said: Mapping[str, str] = NOTHING_SAID
     ) -> Any:
         """Make a small RPC; return the answer, `None` for none within `ALIVE_SECONDS`; raise `RpcFailed`."""
@@ -120,11 +120,11 @@ class Channels:
         """
         return await self._place(api).line()
 
-    async def greets(self, api: str) -> bool:
+    async def can_connect_grpc(self, api: str) -> bool:
         """Return whether a gRPC connection is set up within `ALIVE_SECONDS`: servers do that even if all handlers are busy."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
-                return await self._place(api).greets()
+                return await self._place(api).can_connect_grpc()
         except TimeoutError:
             return False
 
@@ -143,7 +143,7 @@ class Channels:
             await place.close()
 
     @asynccontextmanager
-    async def _line(self, api: str) -> AsyncIterator[Line]:
+    async def _line(self, api: str) -> AsyncIterator[WorkerChannel]:
         line = await self._place(api).line()
         line.users += 1
         try:
@@ -168,7 +168,7 @@ class Replies:
 
     def __init__(
         self,
-        line: Line,
+        line: WorkerChannel,
         call: Any,
         message: Any,
         said: Mapping[str, str],
@@ -203,7 +203,7 @@ class Replies:
         self.began, self.over = True, message is None
         return message
 
-    def broke(self, message: str) -> AnswerBroken:
+    def mark_broken(self, message: str) -> AnswerBroken:
         """Remember that the answer broke, and return the error to raise."""
         self.broken = AnswerBroken(message)
         return self.broken
@@ -213,9 +213,9 @@ class Replies:
             late = WorkerTimeout("end", self._settings.total_timeout)
         else:
             late = WorkerTimeout("byte" if self.began else "first byte", silent)
-        return self.broke(str(late)) if self.began else late
+        return self.mark_broken(str(late)) if self.began else late
 
 
 def _hide(message: Any, said: Mapping[str, str], failed: RpcFailed) -> None:
     """Keep the request and its metadata out of a failure's message."""
-    failed.hide(message.SerializeToString(), said.values())
+    failed.redact(message.SerializeToString(), said.values())

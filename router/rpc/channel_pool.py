@@ -48,14 +48,14 @@ class ChannelPlace:
         self._timeout = settings.connect_timeout
         self._guard = guard
         self._opening = asyncio.Lock()
-        self._line: Line | None = None
+        self._line: WorkerChannel | None = None
 
     @property
     def used(self) -> bool:
         """Whether any call uses the channel, or waits for it."""
         return self._opening.locked() or (self._line is not None and self._line.users > 0)
 
-    async def greets(self) -> bool:
+    async def can_connect_grpc(self) -> bool:
         """Return whether a separate connection can be set up now."""
         try:
             line = await self._opened()
@@ -77,7 +77,7 @@ class ChannelPlace:
             return False
         return False
 
-    async def line(self) -> "Line":
+    async def line(self) -> "WorkerChannel":
         """Return a connected channel; raise `WorkerUnreachable` or `WorkerTimeout`."""
         if self._line is not None and self._line.stands:
             return self._line
@@ -99,7 +99,7 @@ class ChannelPlace:
             line.retired = True
             await line.close_if_unused()
 
-    async def _opened(self) -> "Line":
+    async def _opened(self) -> "WorkerChannel":
         no = "the worker cannot be reached"
         failure: WorkerError = WorkerUnreachable(no)
         try:
@@ -116,7 +116,7 @@ class ChannelPlace:
         raise failure
 
 
-class Line:
+class WorkerChannel:
     """One channel to one address; `retired` says that it is closed once no call uses it."""
 
     def __init__(self, address: str, port: int, timeout: float) -> None:
@@ -201,9 +201,9 @@ def _closed() -> BaseException:
     return WorkerUnreachable("the channel to the worker was closed", sent=True)
 
 
-async def _connected(address: str, port: int, timeout: float) -> Line | None:
+async def _connected(address: str, port: int, timeout: float) -> WorkerChannel | None:
     """Return a connected channel, `None` if there is no answer."""
-    line = Line(address, port, timeout)
+    line = WorkerChannel(address, port, timeout)
     try:
         while (state := line.channel.get_state(try_to_connect=True)) is not _READY:
             if state in _FAILED:

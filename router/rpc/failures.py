@@ -69,7 +69,7 @@ class RpcFailed(Exception):
         means = _MEANINGS.get(self.code)
         return means(self) if means else WorkerFailed(self.told(f"the worker failed: {self.code}"))
 
-    def hide(self, asked: bytes, secrets: Iterable[str]) -> None:
+    def redact(self, asked: bytes, secrets: Iterable[str]) -> None:
         """Remove secret values from the server's message, or all of it if it quotes the request."""
         for secret in {part for value in secrets for part in value.split()}:
             if len(secret) >= _SECRET:

@@ -28,12 +28,12 @@ from router.openai.usage import Usage
 CONTENT_TYPE = "application/x-protobuf"
 
 
-def event(message: bytes) -> bytes:
+def message_event(message: bytes) -> bytes:
     """Return one message of a stream as an event."""
     return b'data: {"message":"%b"}\n\n' % b64encode(message)
 
 
-def spent(took: Usage) -> bytes:
+def usage_event(took: Usage) -> bytes:
     """Return the last event of a stream: its usage in OpenAI's form, by which nodes on its way count it."""
     told: dict[str, object] = {
         "prompt_tokens": took.prompt,
@@ -44,7 +44,7 @@ def spent(took: Usage) -> bytes:
     return b"data: " + orjson.dumps({"usage": told}) + b"\n\n"
 
 
-def read(data: bytes) -> bytes | Usage:
+def read_event(data: bytes) -> bytes | Usage:
     """Return the message of an event, or the stream's usage; raise `WorkerFailed` for anything else."""
     try:
         said = orjson.loads(data)
@@ -53,7 +53,7 @@ def read(data: bytes) -> bytes | Usage:
                 return b64decode(text, validate=True)
     except ValueError as error:
         raise WorkerFailed("an event of the stream is not a message") from error
-    if (took := usage.told(said)) is None:
+    if (took := usage.read_usage(said)) is None:
         raise WorkerFailed("an event of the stream is not a message")
     return took
 
@@ -90,7 +90,7 @@ def message_class(name: str) -> Any:
     return GetMessageClass(_pool().FindMessageTypeByName(name))
 
 
-def parsed(kind: Any, body: bytes) -> Any:
+def parse_message(kind: Any, body: bytes) -> Any:
     """Return the parsed message without unknown fields; raise `WorkerFailed` if it is invalid."""
     try:
         message = kind.FromString(body)
@@ -100,10 +100,10 @@ def parsed(kind: Any, body: bytes) -> Any:
     return message
 
 
-def parsed_of_caller(kind: Any, body: bytes) -> Any:
+def parse_caller_message(kind: Any, body: bytes) -> Any:
     """Return the parsed message of a caller; raise `WorkerRejected` if it is invalid, for which no worker is to blame."""
     try:
-        return parsed(kind, body)
+        return parse_message(kind, body)
     except WorkerFailed as error:
         raise refused(str(error), "") from error
 

@@ -88,7 +88,7 @@ async def serving(
         yield port
     finally:
         await server.stop(_CLOSE_WITHIN)
-        await crew.dismiss()
+        await crew.cancel_all()
 
 
 async def _leave(server: Any, leaving: asyncio.Event, within: float) -> None:

@@ -14,17 +14,20 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from registry.bounded import put_newest
-from router.errors import BadRequest, RouterError, UnknownModel, WorkerError
+from router.errors import BadRequest, PoisonousRequest, RouterError, UnknownModel, WorkerError
 from router.openai.body import with_model
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.state.readiness import not_ready
+from router.state.readiness import is_not_ready
 
 WINDOW = 10
 """Seconds that count as recent."""
 
 RESERVE = 30
 """Retries within `WINDOW` that are always allowed: a share of few requests would be none."""
+
+MOST_DEATHS = 2
+"""Deaths of workers at which a request is given up: of a single one, the request need not be the cause."""
 
 MAX_PLACES = 4_096
 """Machines and workers that are remembered as having died lately; beyond that, the one that died first is evicted."""
@@ -36,7 +39,7 @@ class _Death:
     left: int
 
 
-class Budget:
+class RetryBudget:
     """Retry budget; `share` is the share of recent requests that retries may be."""
 
     def __init__(self, share: float) -> None:
@@ -52,7 +55,7 @@ class Budget:
     def began(self, now: float) -> None:
         """Count a new request."""
         if now >= self._next:
-            self._turn(now)
+            self._advance(now)
         self._newest += 1
 
     def spend(self, place: str, under_way: int, now: float) -> bool:
@@ -60,7 +63,7 @@ class Budget:
 
         `under_way` is how many requests were in flight there when this one failed, itself included.
         """
-        self._turn(now)
+        self._advance(now)
         death = self._deaths.get(place)
         if death is None or death.until <= now:
             death = _Death(now + WINDOW, under_way)
@@ -73,7 +76,7 @@ class Budget:
         self._retries[self._second % WINDOW] += 1
         return True
 
-    def _turn(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         second = int(now)
         if second <= self._second:
             return
@@ -83,7 +86,7 @@ class Budget:
         self._second, self._next = second, second + 1
 
 
-def in_turn(request: Request) -> Generator[Request, RouterError, None]:
+def iterate_names(request: Request) -> Generator[Request, RouterError, None]:
     """Go through the names of a request until one is answered or there is no point; then raise the most telling error.
 
     Yields the request as it is sent by that name alone, and is sent its error. Only the last name may queue.
@@ -99,7 +102,7 @@ def in_turn(request: Request) -> Generator[Request, RouterError, None]:
         error = yield replace(
             request, model=name, body=body, fallbacks=(), waits=request.waits and last, holds=False
         )
-        told = error if told is None or _tells(error) >= _tells(told) else told
+        told = error if told is None or _rank_error(error) >= _rank_error(told) else told
         if isinstance(error, BadRequest) or (
             isinstance(error, WorkerError) and not error.elsewhere
         ):
@@ -108,9 +111,9 @@ def in_turn(request: Request) -> Generator[Request, RouterError, None]:
         raise told
 
 
-def _tells(error: RouterError) -> int:
+def _rank_error(error: RouterError) -> int:
     """Rank an error: that a name is unknown tells least, what a worker answered tells most."""
-    return 0 if isinstance(error, UnknownModel) else 1 if not_ready(error) else 2
+    return 0 if isinstance(error, UnknownModel) else 1 if is_not_ready(error) else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class Failure:
 Tries = Generator[Candidate, Failure, None]
 
 
-def attempts(
+def iterate_candidates(
     ordered: Sequence[Candidate],
     *,
     at_most: int,
@@ -147,7 +150,7 @@ def attempts(
         left.remove(candidate)
         failure = yield candidate
         last = failure.error
-        if telling is None or not_ready(telling) or not not_ready(last):
+        if telling is None or is_not_ready(telling) or not is_not_ready(last):
             telling = last
         failed.add(candidate.node)
         done = once and last.sent
@@ -157,3 +160,16 @@ def attempts(
     if telling is not None:
         telling.attempts, telling.deaths = last.attempts, last.deaths
         raise telling
+
+
+def count_deaths(request: Request, error: WorkerError) -> Request:
+    """Return the request with its worker deaths counted; raise `PoisonousRequest` if they reach `MOST_DEATHS`."""
+    if error.deaths == request.deaths:
+        return request
+    if error.deaths < MOST_DEATHS:
+        return replace(request, deaths=error.deaths)
+    poisonous = PoisonousRequest(
+        "two workers died during this request before they answered, so no third worker gets it"
+    )
+    poisonous.attempts, poisonous.deaths, poisonous.at = error.attempts, error.deaths, error.at
+    raise poisonous from error

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from registry.catalog import Offer
 from registry.members.liveness import Presence
 from registry.records import ModelType, PeerId, Service
-from registry.values import changed, value_class
+from registry.values import replace_fields, value_class
 from router.requests import ANYWHERE, Kind, Request
-from router.select.fitness import Length, MediaNeeds, Types, says_inputs
+from router.select.fitness import MediaNeeds, RequestLength, Types, has_known_inputs
 from router.state.remote_load import Reported
-from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
-from router.translate.verbatim import takes
+from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime
+from router.translate.verbatim import accepts
 from router.workers import Worker
 
 
@@ -42,7 +42,7 @@ class Candidate:
     report: Reported | None = None
     told: float = 0.0
     time: ServiceTime | None = None
-    before: Before = NOTHING_BEFORE
+    before: ReadPrefix = NOTHING_BEFORE
     address: str = field(default="", repr=False, compare=False)
     """Key of its circuit: the worker's URL, or the replica at its node. Made of these if it is not given."""
     dialect: str = field(default="", repr=False, compare=False)
@@ -129,7 +129,7 @@ class Excluded:
 
 
 @value_class
-class Field:
+class CandidateSet:
     """All replicas that offer the name: those that may answer, and those that may not."""
 
     eligible: tuple[Candidate, ...]
@@ -149,7 +149,7 @@ class OfferedReplica:
         self.worker, self.unfit = one.worker, unfit
 
     def seen(
-        self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: Before
+        self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: ReadPrefix
     ) -> Candidate:
         """Return it as a trusted candidate with this load."""
         node, service = self.key
@@ -169,8 +169,8 @@ class OfferedReplica:
 class NameOffers:
     """All replicas that offer a name to requests of one kind, as the catalog and the table of workers alone show.
 
-    `bounded` says that one of this machine's has slots, `alike` that all have the same context, known or not, and `inputs` that
-    the inputs of some replica's model are known.
+    `has_limit` says that one of this machine's has slots, `same_context` that all have the same context, known or not,
+    and `inputs_known` that the inputs of some replica's model are known.
     """
 
     def __init__(
@@ -179,29 +179,29 @@ class NameOffers:
         self.workers = workers
         self.offers = offers
         self._own = own
-        self._types = Types(kind, self._names)
-        self._found: dict[tuple[PeerId, Service], OfferedReplica] = {}
+        self._types = Types(kind, self._services)
+        self._peer_replicas: dict[tuple[PeerId, Service], OfferedReplica] = {}
         self._everybody: list[OfferedReplica] | None = None
-        self._here = [self._replica(own, worker.service, worker) for worker in workers]
+        self._own_replicas = [self._replica(own, worker.service, worker) for worker in workers]
         # The catalog also offers what this machine serves.
-        few = self.everybody if len(workers) + len(offers) <= 2 else []
-        self.lone = few[0] if len(few) == 1 and few[0].unfit is None else None
+        few = self.all_replicas if len(workers) + len(offers) <= 2 else []
+        self.only_replica = few[0] if len(few) == 1 and few[0].unfit is None else None
         """The replica, if there is only one, and it serves such requests."""
-        self.bounded = any(worker.capacity for worker in workers)
-        services = [service for _, service in self._names()]
-        self.alike = len({service.context for service in services}) < 2
-        self.inputs = any(map(says_inputs, services))
+        self.has_limit = any(worker.capacity for worker in workers)
+        services = [service for _, service in self._services()]
+        self.same_context = len({service.context for service in services}) < 2
+        self.inputs = any(map(has_known_inputs, services))
 
     @property
-    def everybody(self) -> list[OfferedReplica]:
+    def all_replicas(self) -> list[OfferedReplica]:
         """All replicas, this machine's first."""
         if self._everybody is None:
-            self._everybody = self.among(self.offers)
+            self._everybody = self.replicas_among(self.offers)
         return self._everybody
 
-    def among(self, offers: Iterable[Offer]) -> list[OfferedReplica]:
+    def replicas_among(self, offers: Iterable[Offer]) -> list[OfferedReplica]:
         """Return the replicas of this machine, and of other nodes those that are among these offers."""
-        found, replicas = self._found, [*self._here]
+        found, replicas = self._peer_replicas, [*self._own_replicas]
         for offer in offers:
             if offer.node != self._own:
                 key = offer.node, offer.service
@@ -216,7 +216,7 @@ class NameOffers:
         unfit = None if self._types.fits(node, service) else Reason.OTHER_TYPE
         return OfferedReplica(Candidate(node, service, worker), unfit)
 
-    def _names(self) -> Iterator[tuple[PeerId, Service]]:
+    def _services(self) -> Iterator[tuple[PeerId, Service]]:
         yield from ((self._own, worker.service) for worker in self.workers)
         yield from ((offer.node, offer.service) for offer in self.offers)
 
@@ -230,11 +230,11 @@ class Known(Protocol):
     def allowance(self, candidate: Candidate) -> float:
         """Return how many of this node's requests a candidate may have at one time during slow start."""
 
-    def kept_free(self, worker: Worker) -> int:
+    def reserved_slots(self, worker: Worker) -> int:
         """Return how many slots of a local worker no background request may take now."""
 
 
-def candidates(
+def sort_replicas(
     request: Request,
     offered: NameOffers,
     *,
@@ -242,36 +242,36 @@ def candidates(
     known: Known,
     draining: bool = False,
     among: Iterable[Offer] | None = None,
-) -> Field:
+) -> CandidateSet:
     """Sort the replicas that offer `request.model` into eligible and excluded; of other nodes only those in `among`, if given."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
     media = MediaNeeds(request) if offered.inputs else None
     # Nearly all requests are for any replica that serves the model.
     choosy = request.verbatim is not None or request.pin is not ANYWHERE
-    careful, wary = choosy or draining or offered.bounded, choosy or request.own_only
-    replicas = offered.everybody if among is None else offered.among(among)
+    careful, wary = choosy or draining or offered.has_limit, choosy or request.own_only
+    replicas = offered.all_replicas if among is None else offered.replicas_among(among)
     for replica, candidate in zip(replicas, known.rows(request, replicas), strict=True):
         reason = replica.unfit
         if replica.worker is None:
             seen = presence(candidate.node)
             if wary or seen is not Presence.ALIVE:
-                reason = _against_theirs(request, candidate, reason, seen)
-                _sort(_doubted(candidate, seen), reason, media, eligible, excluded)
+                reason = _objection_to_peer(request, candidate, reason, seen)
+                _add_candidate(_with_doubt(candidate, seen), reason, media, eligible, excluded)
                 continue
         elif careful:
-            reason = against_ours(request, candidate, reason, known, draining=draining)
+            reason = objection_to_own(request, candidate, reason, known, draining=draining)
         if reason or media or candidate.told:
-            _sort(candidate, reason, media, eligible, excluded)
+            _add_candidate(candidate, reason, media, eligible, excluded)
         else:
             eligible.append(candidate)
-    if not offered.alike and _unlike(eligible, excluded):
-        eligible, short = _long_enough(eligible, excluded, Length(request))
+    if not offered.same_context and _contexts_differ(eligible, excluded):
+        eligible, short = _exclude_too_short(eligible, excluded, RequestLength(request))
         excluded += short
-    return Field(begin_gently(eligible, known.allowance), tuple(excluded))
+    return CandidateSet(hold_back_newcomers(eligible, known.allowance), tuple(excluded))
 
 
-def _sort(
+def _add_candidate(
     candidate: Candidate,
     reason: Reason | None,
     media: MediaNeeds | None,
@@ -292,37 +292,37 @@ def _sort(
         eligible.append(candidate)
 
 
-def _unlike(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool:
+def _contexts_differ(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool:
     """Return whether the length of the request can matter: not if all have the same context, known or not."""
     contexts = {c.service.context for c in eligible}
     contexts.update(e.candidate.service.context for e in excluded if e.reason in _FOR_NOW)
     return bool(eligible) and len(contexts) > 1
 
 
-def _long_enough(
-    found: Sequence[Candidate], excluded: Sequence[Excluded], length: Length
+def _exclude_too_short(
+    found: Sequence[Candidate], excluded: Sequence[Excluded], length: RequestLength
 ) -> tuple[list[Candidate], list[Excluded]]:
     """Exclude candidates whose context is surely too short; if all are, keep the longest: the worker has the last word."""
     left = [
-        changed(c, tight=True) if length.strains(c.service) else c
+        replace_fields(c, tight=True) if length.may_exceed_context(c.service) else c
         for c in found
-        if not length.beyond(c.service)
+        if not length.exceeds(c.service)
     ]
     # A request can wait for a replica that is only full now.
-    later = any(e.reason in _FOR_NOW and not length.beyond(e.candidate.service) for e in excluded)
+    later = any(e.reason in _FOR_NOW and not length.exceeds(e.candidate.service) for e in excluded)
     if not left and not later:
         longest = max(c.service.context for c in found)
         left = [c for c in found if c.service.context == longest]
     kept = {c.key for c in left}
-    return left, [_short(c, length) for c in found if c.key not in kept]
+    return left, [_too_short(c, length) for c in found if c.key not in kept]
 
 
-def _short(candidate: Candidate, length: Length) -> Excluded:
-    detail = f"{candidate.service.context:,} < about {length.least:,} tokens"
+def _too_short(candidate: Candidate, length: RequestLength) -> Excluded:
+    detail = f"{candidate.service.context:,} < about {length.minimum_tokens:,} tokens"
     return Excluded(candidate, Reason.SHORT, detail=detail)
 
 
-def begin_gently(
+def hold_back_newcomers(
     found: Sequence[Candidate], allowance: Callable[[Candidate], float]
 ) -> tuple[Candidate, ...]:
     """Hold back candidates in slow start that have reached their allowance, as long as another has room."""
@@ -332,7 +332,7 @@ def begin_gently(
     full = {c.key for c in found if c.in_flight and not c.ejected and c.in_flight >= allowance(c)}
     if not full or not any(c.has_room and not c.rank and c.key not in full for c in found):
         return tuple(found)
-    return tuple([changed(c, held_back=True) if c.key in full else c for c in found])
+    return tuple([replace_fields(c, held_back=True) if c.key in full else c for c in found])
 
 
 _FOR_NOW = frozenset({Reason.FULL, Reason.TOLD})
@@ -345,56 +345,56 @@ _ABSENT = {
 }
 
 
-def _by_older(request: Request, service: Service) -> bool:
+def _is_older_pin(request: Request, service: Service) -> bool:
     """Return whether an older node means this replica by a cid with one of its types: it may pick any of them."""
     cid, mark, number = (request.pin.cid or "").rpartition("#")
     return bool(request.own_only and mark) and cid == service.cid and number in _NUMBERS
 
 
-def against_ours(
+def objection_to_own(
     request: Request, ours: Candidate, unfit: Reason | None, known: Known, *, draining: bool
 ) -> Reason | None:
     """Return why a worker of this machine may not answer a request, if so; `unfit` is why it never may."""
-    if reason := unwanted(request, ours, unfit):
+    if reason := objection(request, ours, unfit):
         return reason
     # A peer's catalog may still have this node while it drains; what the peer forwards is told to go elsewhere.
     if draining:
         return Reason.DRAINING
     if ours.worker is None or not ours.worker.capacity:
         return None
-    taken = ours.in_flight + (known.kept_free(ours.worker) if request.background else 0)
+    taken = ours.in_flight + (known.reserved_slots(ours.worker) if request.background else 0)
     return Reason.FULL if taken >= ours.worker.capacity else None
 
 
-def _against_theirs(
+def _objection_to_peer(
     request: Request, theirs: Candidate, unfit: Reason | None, seen: Presence
 ) -> Reason | None:
     if request.own_only:
         return Reason.HOP
-    return unwanted(request, theirs, unfit) or _ABSENT.get(seen)
+    return objection(request, theirs, unfit) or _ABSENT.get(seen)
 
 
-def _doubted(theirs: Candidate, seen: Presence) -> Candidate:
+def _with_doubt(theirs: Candidate, seen: Presence) -> Candidate:
     if seen is Presence.UNREACHABLE:
-        return changed(theirs, suspect=True, unreachable=True)
-    return changed(theirs, suspect=True) if seen is Presence.SUSPECT else theirs
+        return replace_fields(theirs, suspect=True, unreachable=True)
+    return replace_fields(theirs, suspect=True) if seen is Presence.SUSPECT else theirs
 
 
-def unwanted(request: Request, candidate: Candidate, unfit: Reason | None) -> Reason | None:
+def objection(request: Request, candidate: Candidate, unfit: Reason | None) -> Reason | None:
     """Return why a candidate may not answer a request, wherever it is: it is not the one meant, or lacks a parameter."""
-    if request.pin is not ANYWHERE and not _meant(request, candidate):
+    if request.pin is not ANYWHERE and not _matches_pin(request, candidate):
         return Reason.PINNED
     said = request.verbatim
-    if unfit is None and said is not None and said.needs and not takes(said, candidate.service):
+    if unfit is None and said is not None and said.needs and not accepts(said, candidate.service):
         return Reason.WORDLESS
     return unfit
 
 
-def _meant(request: Request, candidate: Candidate) -> bool:
+def _matches_pin(request: Request, candidate: Candidate) -> bool:
     pin = request.pin
     return (
         pin.node in (None, candidate.node)
         and pin.project in ("", candidate.service.project)
-        and (pin.cid in (None, candidate.service.cid) or _by_older(request, candidate.service))
+        and (pin.cid in (None, candidate.service.cid) or _is_older_pin(request, candidate.service))
         and pin.but != candidate.key
     )

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import orjson
 
-from registry.records import INPUTS, Ability, ModelType, PeerId, Service, taken
+from registry.records import INPUTS, Ability, ModelType, PeerId, Service, input_names
 from router.requests import SERVICES, STORES, Kind, Request
 
 MOST_BYTES = 8
@@ -79,7 +79,7 @@ def type_for(kind: Kind) -> ModelType | None:
     return _AT_HOME.get(kind)
 
 
-def meant_by(type_: ModelType) -> Kind:
+def main_kind(type_: ModelType) -> Kind:
     """Return the kind of request that a type is mainly for."""
     return min(OWN_KINDS[type_], key=[*Kind].index)
 
@@ -111,10 +111,10 @@ class Types:
             return not service.abilities & _OWN_PATH or serves(service, self._kind)
         if not serves(service, self._kind):
             return False
-        return (node, service.project, service.model, service.cid) not in self._meant
+        return (node, service.project, service.model, service.cid) not in self._exact_matches
 
     @cached_property
-    def _meant(self) -> frozenset[tuple[PeerId, str, str, str]]:
+    def _exact_matches(self) -> frozenset[tuple[PeerId, str, str, str]]:
         return frozenset(
             (node, s.project, s.model, s.cid)
             for node, s in self._offered()
@@ -131,7 +131,7 @@ _PARTS: Mapping[bytes, Ability] = {
 _PART = re.compile(rb'"type"\s*:\s*"(%b)"' % b"|".join(_PARTS))
 
 
-def says_inputs(service: Service) -> bool:
+def has_known_inputs(service: Service) -> bool:
     """Return whether the inputs of a replica's model are known."""
     return bool(service.abilities & _INPUTS)
 
@@ -144,12 +144,12 @@ class MediaNeeds:
 
     def missing(self, service: Service) -> str:
         """Name the media that the replica's model does not accept, as far as its worker reported; empty if it accepts all."""
-        if not says_inputs(service):
+        if not has_known_inputs(service):
             return ""
-        return " and ".join(taken(self._held & ~service.abilities))
+        return " and ".join(input_names(self._needed_media & ~service.abilities))
 
     @cached_property
-    def _held(self) -> Ability:
+    def _needed_media(self) -> Ability:
         held = Ability.NOT_SAID
         if self._request.kind is Kind.CHAT:
             for found in _PART.finditer(self._request.body):
@@ -157,14 +157,14 @@ class MediaNeeds:
         return held
 
 
-class Length:
+class RequestLength:
     """Length of a request in tokens, with those of its answer; computed once, when some replica's context is known."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
 
     @cached_property
-    def least(self) -> int:
+    def minimum_tokens(self) -> int:
         """Number of tokens that it surely needs."""
         text, tokens = self._read
         return text // MOST_BYTES + tokens
@@ -175,11 +175,11 @@ class Length:
         text, tokens = self._read
         return text // USUAL_BYTES + tokens
 
-    def beyond(self, service: Service) -> bool:
+    def exceeds(self, service: Service) -> bool:
         """Return whether it is surely too long for a replica."""
-        return 0 < service.context < self.least
+        return 0 < service.context < self.minimum_tokens
 
-    def strains(self, service: Service) -> bool:
+    def may_exceed_context(self, service: Service) -> bool:
         """Return whether it is probably too long for a replica."""
         return 0 < service.context < self.usual
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import islice
 
-from registry.records import told_name
+from registry.records import display_name
 from router.errors import (
     BadRequest,
     NobodyServes,
@@ -28,37 +28,41 @@ _NAMED = 3
 _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 
 
-def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
+def no_candidate_error(
+    request: Request, excluded: Sequence[Excluded], names: Iterable[str]
+) -> RouterError:
     """Return the error for a request that none of these replicas may answer; `names` are all that are offered anywhere."""
     if told := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
-        words = f"all workers of {told_name(request.model)} requested a pause"
+        words = f"all workers of {display_name(request.model)} requested a pause"
         return WorkerBusy(words, retry_after=min(told))
     # Replicas that the caller ruled out, or that a second hop would reach, do not make a name known.
     reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
     if not reasons:
-        return _unknown(request, excluded, names)
+        return _unknown_model_error(request, excluded, names)
     if set(reasons) == {Reason.OTHER_TYPE}:
-        return _misdirected(request, excluded)
+        return _wrong_type_error(request, excluded)
     if set(reasons) <= {Reason.OTHER_TYPE, Reason.UNSEEING}:
-        return _blind(request, excluded)
+        return _unsupported_media_error(request, excluded)
     said = request.verbatim
     if said and set(reasons) <= {Reason.OTHER_TYPE, Reason.WORDLESS}:
         needs = said.needs
         return WorkerUnable(
-            f"no worker of {told_name(request.model)} supports `{needs}`", param=needs
+            f"no worker of {display_name(request.model)} supports `{needs}`", param=needs
         )
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
     if Reason.DRAINING in reasons:
         why += "; `modelvine undrain` at its node ends the drain"
-    return NobodyServes(f"{told_name(request.model)} is known, but no node serves it now: {why}")
+    return NobodyServes(f"{display_name(request.model)} is known, but no node serves it now: {why}")
 
 
-def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
+def _unknown_model_error(
+    request: Request, excluded: Sequence[Excluded], names: Iterable[str]
+) -> RouterError:
     """Return an error that lists similar names, or says that the model exists, though not where the caller wants it."""
     if request.kind in SERVICES:
         # No other service can know what was begun there.
         return (
-            away()
+            absent_service_error()
             if request.pin.node or request.pin.cid
             else NoProvider(SERVICES[request.kind].shown)
         )
@@ -76,25 +80,25 @@ def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str
     )
 
 
-def away() -> NobodyServes:
+def absent_service_error() -> NobodyServes:
     """Return the error for a request about an object that only one service knows, which is absent."""
     return NobodyServes("the service with this object is unavailable; retry later")
 
 
-def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
+def _wrong_type_error(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
     others = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
     paths = sorted({f"/v1/{kind}" for service in others for kind in kinds_of(service)})
     return BadRequest(
-        f"{told_name(request.model)} does not serve /v1/{request.kind}; use {' or '.join(paths)}",
+        f"{display_name(request.model)} does not serve /v1/{request.kind}; use {' or '.join(paths)}",
         param="model",
     )
 
 
-def _blind(request: Request, excluded: Sequence[Excluded]) -> WorkerUnable:
+def _unsupported_media_error(request: Request, excluded: Sequence[Excluded]) -> WorkerUnable:
     # The least that is missing anywhere: a model that sees but does not hear lacks less than one that does neither.
     missing = min((e.detail for e in excluded if e.reason is Reason.UNSEEING), key=len)
     return WorkerUnable(
-        f"{told_name(request.model)} does not accept {missing} input", param="messages"
+        f"{display_name(request.model)} does not accept {missing} input", param="messages"
     )
 
 

@@ -7,10 +7,10 @@ also called to explain choices to people: a policy learns only from `begun`.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.weights import keeps_to_slots, late
+from router.select.weights import late_candidates, prefers_free_slot
 
 
 class Policy(ABC):
@@ -25,7 +25,7 @@ class Policy(ABC):
 
     @abstractmethod
     def order(
-        self, request: Request, candidates: Sequence[Candidate], random: Chance
+        self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return all candidates, the first to be tried first."""
 
@@ -47,30 +47,30 @@ class Policy(ABC):
         return
 
 
-def in_order(
-    policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
+def order_candidates(
+    policy: Policy, request: Request, candidates: Sequence[Candidate], random: RandomSource
 ) -> Sequence[Candidate]:
     """Order candidates first by how far they can be trusted (see `Candidate.rank`), then by a policy."""
     if len(candidates) < 2:
         return candidates
     ranks = {candidate.rank for candidate in candidates}
     if len(ranks) == 1:
-        return _ordered(policy, request, candidates, random)
+        return _order_group(policy, request, candidates, random)
     groups = ([c for c in candidates if c.rank == rank] for rank in sorted(ranks))
-    return [c for group in groups for c in _ordered(policy, request, group, random)]
+    return [c for group in groups for c in _order_group(policy, request, group, random)]
 
 
-def _ordered(
-    policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
+def _order_group(
+    policy: Policy, request: Request, candidates: Sequence[Candidate], random: RandomSource
 ) -> Sequence[Candidate]:
     """Order candidates of one rank: those that will miss the caller's target time come last.
 
     For sessions of a batch, candidates without a free slot come after those with one.
     """
     ordered = policy.order(request, candidates, random)
-    if keeps_to_slots(request):
+    if prefers_free_slot(request):
         ordered = sorted(ordered, key=lambda c: not c.has_room)
     if not request.aim:
         return ordered
-    too_late = late(request, candidates)
+    too_late = late_candidates(request, candidates)
     return sorted(ordered, key=lambda c: c.key in too_late)

@@ -12,12 +12,12 @@ from itertools import accumulate
 from math import log
 from statistics import median
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.records import PeerId, Service
 from registry.values import value_class
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.rendezvous import by_key, key_of
+from router.select.rendezvous import conversation_key, order_by_key
 from router.state.service_time import MEMORY, UNKNOWN_SHARING
 
 SLACK = 1.25
@@ -60,7 +60,7 @@ _LEAST = 0.01  # least part of an answer's time that remains, whatever is in a c
 
 
 @value_class
-class Prospect:
+class Forecast:
     """What to expect of one candidate: `part` is the part of all requests that it can bear, relative to the others'.
 
     `service` is the seconds that an answer takes in its slot beside the present requests, and `seconds` that plus the wait for a
@@ -81,19 +81,22 @@ def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
     return found if all(found) else [1] * len(found)
 
 
-def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospect]:
+def forecasts(request: Request, candidates: Sequence[Candidate]) -> list[Forecast]:
     """Return what to expect of each candidate. If no service time is known, an answer counts as one second everywhere."""
     times = [candidate.time for candidate in candidates]
     # However many answers a node claims to have seen.
     seen = [(time.tokens, min(time.answers, MEMORY)) for time in times if time]
     if not seen:
         slots = weights(candidates)
-        return [_in_slots(c.expected, n, 1.0, 1.0) for c, n in zip(candidates, slots, strict=True)]
+        return [
+            _forecast_in_slots(c.expected, n, 1.0, 1.0)
+            for c, n in zip(candidates, slots, strict=True)
+        ]
     usual, kilobytes = _usual_tokens(seen), len(request.body) / 1_000
     alone = [t.alone(kilobytes=kilobytes, tokens=usual) if t else 0.0 for t in times]
     middle = 0.0 if all(alone) else median(filter(None, alone))
     most = max(c.cached for c in candidates) if request.prefixes.chain else 0.0
-    return [_prospect(c, s or middle, most) for c, s in zip(candidates, alone, strict=True)]
+    return [_forecast(c, s or middle, most) for c, s in zip(candidates, alone, strict=True)]
 
 
 def _usual_tokens(seen: list[tuple[float, int]]) -> float:
@@ -108,16 +111,18 @@ def _usual_tokens(seen: list[tuple[float, int]]) -> float:
     return sum([min(max(tokens, least), most) * its for tokens, its in seen]) / weight
 
 
-def late(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
+def late_candidates(
+    request: Request, candidates: Sequence[Candidate]
+) -> set[tuple[PeerId, Service]]:
     """Return the candidates whose first byte, or whole unstreamed answer, is not expected within the caller's target time."""
     kilobytes = len(request.body) / 1_000
     found = set()
-    for candidate, its in zip(candidates, prospects(request, candidates), strict=True):
+    for candidate, its in zip(candidates, forecasts(request, candidates), strict=True):
         time, seconds = candidate.time, its.seconds
         if time is None:
             continue
         fresh = max(0.0, kilobytes - candidate.cached)
-        if request.stream and (first := time.until_first(kilobytes=fresh)):
+        if request.stream and (first := time.seconds_to_first_byte(kilobytes=fresh)):
             at_work = min(candidate.expected + 1, candidate.slots or math.inf)
             seconds = its.seconds - its.service + first * at_work**time.sharing
         if seconds > request.aim:
@@ -131,7 +136,7 @@ def expectations(
     """Return by name what is expected of one of these candidates, for people; empty if its service time is unknown."""
     if candidate.time is None:
         return {}
-    its = prospects(request, among)[among.index(candidate)]
+    its = forecasts(request, among)[among.index(candidate)]
     return {
         "expected_seconds": its.seconds,
         "service_seconds": its.service,
@@ -139,7 +144,7 @@ def expectations(
     }
 
 
-def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
+def _forecast(candidate: Candidate, alone: float, most: float) -> Forecast:
     """Return what to expect of a candidate that takes `alone` seconds if it reads all; `most` kilobytes are in some cache."""
     slots, expected, time = candidate.slots, candidate.expected, candidate.time
     its, reread = alone, 0.0
@@ -150,9 +155,11 @@ def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
     if slots:
         sharing = time.sharing if time else 0.0
         if not sharing:
-            return _in_slots(expected, slots, its, alone, reread)
+            return _forecast_in_slots(expected, slots, its, alone, reread)
         longer = min(expected + 1, slots) ** sharing
-        return _in_slots(expected, slots, its * longer, alone * slots**sharing, reread * longer)
+        return _forecast_in_slots(
+            expected, slots, its * longer, alone * slots**sharing, reread * longer
+        )
     sharing = time.sharing if time else UNKNOWN_SHARING
     seconds = its * (expected + 1) ** sharing
     # Even if more requests at one time have cost nothing yet, the emptier machine is the better one.
@@ -161,31 +168,31 @@ def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
         if expected
         else its + reread
     )
-    return Prospect(SHARED ** (1 - sharing) / alone, seconds, seconds, cost, reread)
+    return Forecast(SHARED ** (1 - sharing) / alone, seconds, seconds, cost, reread)
 
 
-def _in_slots(
+def _forecast_in_slots(
     expected: float, slots: int, service: float, others: float, reread: float = 0.0
-) -> Prospect:
+) -> Forecast:
     """Return what to expect of a machine with slots, in which each other request takes `others` seconds."""
     fullness = (expected + 1) / slots
     if fullness <= 1:
         cost = service * (1 + FILLING * fullness) + reread
-        return Prospect(slots / others, service, service, cost, reread)
+        return Forecast(slots / others, service, service, cost, reread)
     waits = fullness - 1
     # It delays all requests that wait there.
     reread *= 1 + waits
     cost = service * (1 + FILLING) + reread + others * QUEUEING * waits
-    return Prospect(slots / others, service, service + others * waits, cost, reread)
+    return Forecast(slots / others, service, service + others * waits, cost, reread)
 
 
-def draw(parts: Sequence[float], random: Chance) -> int:
+def draw(parts: Sequence[float], random: RandomSource) -> int:
     """Draw an index with a probability in proportion to its part."""
     until = [*accumulate(parts)]
     return min(bisect(until, random() * until[-1]), len(until) - 1)
 
 
-def drawn(parts: Sequence[float], random: Chance) -> list[int]:
+def draw_all(parts: Sequence[float], random: RandomSource) -> list[int]:
     """Draw all indices without replacement, each in proportion to its part among those that are left.
 
     Each gets an exponentially distributed waiting time, and the shortest is drawn first: so one pass draws all.
@@ -194,7 +201,7 @@ def drawn(parts: Sequence[float], random: Chance) -> list[int]:
     return sorted(range(len(waits)), key=waits.__getitem__)
 
 
-def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
+def is_affinity_worthwhile(request: Request, candidates: Sequence[Candidate]) -> bool:
     """Return whether reading a request takes long enough, on average over candidates, to keep its conversation together."""
     kilobytes = len(request.body) / 1_000
     parts = [
@@ -205,7 +212,7 @@ def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
     return bool(parts) and sum(parts) >= PAYS * len(parts)
 
 
-def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
+def candidates_to_query(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates whose nodes to ask for their load and how much of a conversation they have read; mostly none."""
     kilobytes = len(request.body) / 1_000
     for candidate in candidates:
@@ -214,14 +221,16 @@ def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Cand
             break
     else:
         return []
-    expected = prospects(request, candidates)
+    expected = forecasts(request, candidates)
     said = request.prefixes
     slowest = max(c.time.kilobyte for c in candidates if c.time) if said.goes_on else 0.0
     if said.goes_on and slowest * said.size / 1_000 >= WORTH_ASKING:
         most = max(candidates, key=lambda c: c.before.kilobytes)
         if 2_000 * most.before.kilobytes > said.size and not _may_be_full(most):
             return []
-        by_its_key = by_key(key_of(request), candidates, [its.part for its in expected])
+        by_its_key = order_by_key(
+            conversation_key(request), candidates, [its.part for its in expected]
+        )
         asked = [candidates[place] for place in by_its_key[:ASKED]]
         return asked if not most.before.kilobytes or most in asked else [most, *asked]
     costs = [its.cost for its in expected]
@@ -242,13 +251,15 @@ def _may_be_full(candidate: Candidate) -> bool:
 
 def with_room_first(request: Request, preferred: Sequence[Candidate]) -> list[Candidate]:
     """Move crowded candidates behind the others; otherwise keep the order."""
-    full = crowded(request, preferred)
+    full = crowded_candidates(request, preferred)
     return sorted(preferred, key=lambda c: c.key in full) if full else list(preferred)
 
 
-def crowded(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
+def crowded_candidates(
+    request: Request, candidates: Sequence[Candidate]
+) -> set[tuple[PeerId, Service]]:
     """Return candidates with far more than their share of requests, or without a free slot while one with it is faster."""
-    expected = prospects(request, candidates)
+    expected = forecasts(request, candidates)
     share = SLACK * sum(c.expected for c in candidates) / (sum(p.part for p in expected) or 1)
     pairs = [*zip(candidates, expected, strict=True)]
     # If its slots are unknown, only an idle candidate is sure to have one.
@@ -260,7 +271,7 @@ def crowded(request: Request, candidates: Sequence[Candidate]) -> set[tuple[Peer
     }
 
 
-def keeps_to_slots(request: Request) -> bool:
+def prefers_free_slot(request: Request) -> bool:
     """Return whether a request should take a free slot anywhere rather than wait: one of a batch's sessions.
 
     These are as few as there are slots. One that waits would take the slot that has read another session, whose next request
@@ -269,7 +280,9 @@ def keeps_to_slots(request: Request) -> bool:
     return request.background and bool(request.session)
 
 
-def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]) -> float:
+def longest_useful_wait(
+    request: Request, candidate: Candidate, others: Sequence[Candidate]
+) -> float:
     """Return for how many seconds a request may wait for a slot of a candidate and still be done sooner than at any other.
 
     0 if the candidate's service time or slots are unknown, or no other candidate is trusted.
@@ -280,7 +293,7 @@ def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]
     trusted = [other for other in others if not other.rank]
     if not trusted:
         return 0.0
-    if keeps_to_slots(request) and any(other.has_room for other in trusted):
+    if prefers_free_slot(request) and any(other.has_room for other in trusted):
         return 0.0
-    its, *rest = prospects(request, [candidate, *trusted])
+    its, *rest = forecasts(request, [candidate, *trusted])
     return max(0.0, min(o.seconds + o.reread for o in rest) - its.service - its.reread)

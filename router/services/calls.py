@@ -169,12 +169,12 @@ def is_place(target: Target) -> bool:
     return found is not None and found[0].path == "/v1/files/*/content"
 
 
-def written(target: Target) -> str:
+def format_target(target: Target) -> str:
     """Return a target as the value of the header that carries it to another node."""
     return f"{target.method} {target.path}"
 
 
-def read(said: str, kind: Kind) -> Target:
+def parse_target(said: str, kind: Kind) -> Target:
     """Read that header; raise `BadRequest` if it is no call of a service of this kind."""
     method, _, path = said.partition(" ")
     found = find(method, path.partition("?")[0]) if len(path) <= MAX_PATH_CHARACTERS else None

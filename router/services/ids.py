@@ -50,7 +50,7 @@ def is_kept_by(home: ServiceHome, node: PeerId, service: Service) -> bool:
     return home.tag == home_of(node, service).tag and (bool(service.cid) or home.node == node)
 
 
-def homed(body: bytes, home: ServiceHome) -> bytes:
+def add_homes(body: bytes, home: ServiceHome) -> bytes:
     """Return a JSON answer with this home added to each id, in the answer itself and in the objects that it lists."""
     try:
         said = orjson.loads(body)
@@ -73,7 +73,7 @@ def homed(body: bytes, home: ServiceHome) -> bytes:
         return body
 
 
-class Stripper:
+class HomeRemover:
     """Remover of the homes from the ids of one request. All of `homes` must have the same objects."""
 
     def __init__(self) -> None:

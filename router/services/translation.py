@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote
 import orjson
 
 from router.errors import WorkerUnable
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.openai.text_parser import answer_object, written_answer
 from router.requests import Target
 from router.services import llama_stack_values as values
@@ -50,7 +50,10 @@ def begin(target: Target, body: bytes) -> Translation:
     path, _, query = target.path.partition("?")
     found = find(target.method, path)
     asked = dict(parse_qsl(query, keep_blank_values=True))
-    fields: dict[str, object] = {**asked, **(object_of(body) if body.lstrip()[:1] == b"{" else {})}
+    fields: dict[str, object] = {
+        **asked,
+        **(parse_json_object(body) if body.lstrip()[:1] == b"{" else {}),
+    }
     table = _TO_LLAMA_STACK if target.protocol == OPENAI else _TO_OPENAI
     name = f"{target.method} {found[0].path if found else path}"
     if found is None or name not in table:

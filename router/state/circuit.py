@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from registry.bounded import put_newest
-from registry.clock import Chance
+from registry.clock import RandomSource
 
 LONGEST_RETRY_AFTER = 60.0
 """Upper bound of the seconds that a worker is left alone, whatever it asked for; then a request asks it again."""
@@ -24,19 +24,19 @@ class RetryAfter:
     """Pauses that workers asked for, by address."""
 
     def __init__(self) -> None:
-        self.told_by: dict[str, float] = {}
+        self.paused_until: dict[str, float] = {}
         """The time until which each address wants to be left alone."""
 
     def told(self, address: str, seconds: float, now: float) -> None:
         """Note that a worker wants to be left alone for so many seconds; its newest statement counts."""
         until = now + min(seconds, LONGEST_RETRY_AFTER)
-        put_newest(self.told_by, address, until, most=MAX_WAITING_ADDRESSES)
+        put_newest(self.paused_until, address, until, most=MAX_WAITING_ADDRESSES)
 
     def left(self, address: str, now: float) -> float:
         """Return the seconds for which a worker is still to be left alone, 0 if it may be asked."""
-        left = self.told_by.get(address, now) - now
+        left = self.paused_until.get(address, now) - now
         if left <= 0:
-            self.told_by.pop(address, None)
+            self.paused_until.pop(address, None)
             return 0.0
         return left
 
@@ -103,10 +103,10 @@ class Condition:
     failures: int
 
 
-class Health:
+class CircuitBreakers:
     """The circuits of all addresses that failed. `jitter` returns a float in [0, 1)."""
 
-    def __init__(self, jitter: Chance) -> None:
+    def __init__(self, jitter: RandomSource) -> None:
         self._jitter = jitter
         self.failing: dict[str, _Address] = {}
         """Addresses that failed since they last answered; all others are healthy."""

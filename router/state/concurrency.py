@@ -110,7 +110,7 @@ class BoundedWorkers:
             self._seen = registered, changes
         return self._bounded
 
-    def learns(self, worker: Worker) -> bool:
+    def should_learn_limit(self, worker: Worker) -> bool:
         """Return whether a worker was registered without a capacity, so that a limit may be learnt."""
         registered = self._registered.workers.by_key.get(worker.key)
         return registered is not None and not registered.capacity

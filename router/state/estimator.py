@@ -14,7 +14,7 @@ from router.state.service_time import (
     NOTHING_BEFORE,
     SHORTEST,
     UNKNOWN_SHARING,
-    Before,
+    ReadPrefix,
     ServiceTime,
 )
 
@@ -48,8 +48,8 @@ class Estimator:
         "_lately",
         "_sharing",
         "_tokens",
+        "first_byte_evaluated_at",
         "looked",
-        "looked_first",
         "time",
     )
 
@@ -63,7 +63,7 @@ class Estimator:
         self._holds = HOLDS
         self._lately: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0
-        self.looked = self.looked_first = -math.inf
+        self.looked = self.first_byte_evaluated_at = -math.inf
         """When an answer, and a first byte, was last evaluated; set by the caller, which skips what comes within `PAUSE`."""
 
     def take(
@@ -73,7 +73,7 @@ class Estimator:
         kilobytes: float,
         tokens: float,
         concurrency: float,
-        before: Before = NOTHING_BEFORE,
+        before: ReadPrefix = NOTHING_BEFORE,
         cached: float | None = None,
     ) -> None:
         """Learn from an answer that took `seconds` in its slot.
@@ -87,13 +87,13 @@ class Estimator:
         if known is None:
             fit.begin(alone, tokens)
         if before is not NOTHING_BEFORE or cached is not None:
-            kilobytes -= self._held(alone, kilobytes, tokens, before, cached)
+            kilobytes -= self._estimate_cached(alone, kilobytes, tokens, before, cached)
         expected = fit.expected(kilobytes, tokens)
         off = math.log(alone / expected)
         if answers >= JUDGED:
-            expected *= self._change(off, error)
-            alone = _within(alone, expected / _OUTLIER, expected * _OUTLIER)
-        off = _within(off, -_MOST_OFF, _MOST_OFF)
+            expected *= self._detect_change(off, error)
+            alone = _clamp(alone, expected / _OUTLIER, expected * _OUTLIER)
+        off = _clamp(off, -_MOST_OFF, _MOST_OFF)
         self._centre += (off - self._centre) / MEMORY
         self._tokens += (tokens - self._tokens) * max(1 / MEMORY, 1 / (answers + 1))
         fit.take(alone, kilobytes, tokens, expected**-2)
@@ -121,7 +121,7 @@ class Estimator:
         *,
         kilobytes: float,
         concurrency: float,
-        before: Before = NOTHING_BEFORE,
+        before: ReadPrefix = NOTHING_BEFORE,
     ) -> None:
         """Learn from the seconds to the first byte of a stream; they show in `time` after the next whole answer."""
         kilobytes -= before.held(self._holds)
@@ -129,17 +129,24 @@ class Estimator:
         if not self._first.known:
             self._first.begin(alone, 0.0)
         expected = self._first.expected(kilobytes, 0.0)
-        alone = _within(alone, expected / _OUTLIER, expected * _OUTLIER)
+        alone = _clamp(alone, expected / _OUTLIER, expected * _OUTLIER)
         self._first.take(alone, kilobytes, 0.0, expected**-2)
 
-    def _held(
-        self, alone: float, kilobytes: float, tokens: float, before: Before, cached: float | None
+    def _estimate_cached(
+        self,
+        alone: float,
+        kilobytes: float,
+        tokens: float,
+        before: ReadPrefix,
+        cached: float | None,
     ) -> float:
         """Return how many kilobytes of a request were in the cache, and learn for how long the cache holds them."""
         if not before.kilobytes:
             return before.shared if cached is None else min(cached, kilobytes)
         if cached is not None:
-            self._hold(before.age, hit=2 * cached >= before.kilobytes + before.shared)
+            self._adjust_cache_half_life(
+                before.age, hit=2 * cached >= before.kilobytes + before.shared
+            )
             return min(cached, kilobytes)
         unread = self._fit.expected(kilobytes - before.shared, tokens)
         read = self._fit.expected(kilobytes - before.kilobytes, tokens)
@@ -147,19 +154,17 @@ class Estimator:
         if math.log(unread / read) < _CLEAR * error:
             return before.held(self._holds)
         hit = alone < math.sqrt(unread * read)
-        self._hold(before.age, hit=hit)
+        self._adjust_cache_half_life(before.age, hit=hit)
         return before.kilobytes if hit else before.shared
 
-    def _hold(self, age: float, *, hit: bool) -> None:
+    def _adjust_cache_half_life(self, age: float, *, hit: bool) -> None:
         """Move the half-life of the cache in the direction that makes this hit or miss more likely."""
-        halves = (
-            _within(age, _SHORTEST_HOLD, _MOST_HALVES * self._holds) / self._holds * math.log(2)
-        )
+        halves = _clamp(age, _SHORTEST_HOLD, _MOST_HALVES * self._holds) / self._holds * math.log(2)
         step = min(halves, 1.0) if hit else -halves / math.expm1(halves)
         holds = self._holds * math.exp(_HOLDS_STEP * step)
-        self._holds = _within(holds, _SHORTEST_HOLD, _LONGEST_HOLD)
+        self._holds = _clamp(holds, _SHORTEST_HOLD, _LONGEST_HOLD)
 
-    def _change(self, off: float, error: float) -> float:
+    def _detect_change(self, off: float, error: float) -> float:
         """Return the factor by which the machine has become slower: 1, until the median of its last answers shows another."""
         self._lately.append(off)
         if len(self._lately) < JUDGED:
@@ -174,7 +179,7 @@ class Estimator:
         return factor
 
 
-def _within(number: float, least: float, most: float) -> float:
+def _clamp(number: float, least: float, most: float) -> float:
     if number < least:
         return least
     if number > most:
@@ -270,7 +275,7 @@ class _Sharing:
         change = 0.0
         if spread >= SHORTEST:
             slope = product - crowd_sum * longer_sum / count
-            exponent = _within(slope / spread, 0.0, 1.0)
+            exponent = _clamp(slope / spread, 0.0, 1.0)
             change = (exponent - self.exponent) * crowd_sum / count
             self.exponent = exponent
             longer_sum += change * count

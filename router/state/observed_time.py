@@ -8,7 +8,7 @@ from collections import deque
 
 from router.state.estimator import JUDGED, Estimator
 from router.state.remote_load import Reported
-from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
+from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime
 
 TOLERATED = 3.0
 """Times as long as reported that an answer may take: load changes meanwhile, and reports of it come late."""
@@ -40,7 +40,7 @@ class ObservedTime:
         ours: int,
         time: ServiceTime | None,
         report: Reported | None,
-        before: Before = NOTHING_BEFORE,
+        before: ReadPrefix = NOTHING_BEFORE,
     ) -> None:
         """Take in an answer that took `seconds` beside `ours` requests of this node, itself included.
 
@@ -54,7 +54,7 @@ class ObservedTime:
             self._late.append(seconds > TOLERATED * (most + NETWORK_SECONDS))
             self.contradicts = 2 * self._late.count(True) > JUDGED
 
-    def instead(
+    def choose_figures(
         self, report: Reported | None, time: ServiceTime | None
     ) -> tuple[Reported | None, ServiceTime | None]:
         """Return the load and the service time to go by, given those that its node reported last."""

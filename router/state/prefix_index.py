@@ -6,7 +6,7 @@ A replica's cache may still hold what it has read; its node learns for how long 
 from collections.abc import Mapping
 
 from registry.records import Load, PeerId, Service
-from registry.values import changed, value_class
+from registry.values import replace_fields, value_class
 from router.openai.prefixes import Prefix, Prefixes
 from router.state.service_time import ServiceTime
 
@@ -51,15 +51,15 @@ class PrefixIndex:
             before = readers.pop(prefix.digest, ())
             if len(readers) >= MAX_PREFIXES:
                 del readers[next(iter(readers))]
-            others = [reader for reader in before if not _is_of(reader[0], key)]
+            others = [reader for reader in before if not _is_same_replica(reader[0], key)]
             readers[prefix.digest] = (*alone, *others[: MAX_READERS - 1]) if others else alone
 
     def hear(self, key: _Key, said: Prefixes, read: Read, now: float) -> None:
         """Note how much of a conversation a replica has read, as its node says."""
         known = tuple(prefix for prefix in said.chain if prefix.size <= read.size)
-        self.take(key, changed(said, chain=known), now - read.age)
+        self.take(key, replace_fields(said, chain=known), now - read.age)
 
-    def read_by(
+    def find_readers(
         self, said: Prefixes, now: float, *, of_batch: bool = False
     ) -> tuple[Mapping[_Key, Read], int]:
         """Return how much of a conversation each replica has read, and how many bytes of it all replicas presumably have.
@@ -90,6 +90,6 @@ class PrefixIndex:
         return found, everybodys
 
 
-def _is_of(reader: _Key, key: _Key) -> bool:
+def _is_same_replica(reader: _Key, key: _Key) -> bool:
     # Nearly always one and the same object.
     return (reader[1] is key[1] or reader[1] == key[1]) and reader[0] == key[0]

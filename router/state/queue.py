@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from registry.bounded import put_newest
-from registry.records import Service, told_name
+from registry.records import Service, display_name
 from router.errors import NoCapacity
 
 MAX_CALLERS = 10_000
@@ -102,7 +102,7 @@ class Queues:
         self.leave(turn)
         return turn
 
-    def took(self, model: str, seconds: float) -> None:
+    def record_slot_time(self, model: str, seconds: float) -> None:
         """Learn how long an answer of a model took, from taking its slot to freeing it."""
         usual = self._usual.get(model, seconds)
         put_newest(self._usual, model, usual + _WEIGHT * (seconds - usual), most=MAX_MODELS)
@@ -120,7 +120,7 @@ class Queues:
         ahead = len(self._waiting.get(model, ()))
         expected = self.expected_wait(model, slots=slots)
         return NoCapacity(
-            f"all workers of {told_name(model)} are full, and {ahead} requests wait",
+            f"all workers of {display_name(model)} are full, and {ahead} requests wait",
             retry_after=min(max(1.0, expected), LONGEST_RETRY),
         )
 

@@ -49,7 +49,7 @@ class _Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class AddressHealth:
     """State of one address: whether it answered last, whether it ever did, and for how many seconds it has been silent."""
 
     known: bool = False
@@ -58,15 +58,15 @@ class Life:
     silent: float = 0.0
 
 
-class Vitals:
+class HealthTable:
     """Signs of life of all addresses that were asked or probed."""
 
     def __init__(self) -> None:
-        self._lives: dict[str, _Life] = {}
+        self._by_address: dict[str, _Life] = {}
 
     def answered(self, address: str, now: float) -> None:
         """Note that an address answered, with success or an error."""
-        life = self._lives.get(address) or self._remember(address)
+        life = self._by_address.get(address) or self._remember(address)
         if life.since is not None:
             if life.seen is not None:
                 took = now - (life.seen if life.probed else life.since)
@@ -74,26 +74,26 @@ class Vitals:
             life.since = life.hopeful = None
         life.seen = now
 
-    def missed(self, address: str, now: float) -> None:
+    def record_absence(self, address: str, now: float) -> None:
         """Note that an address was away."""
-        life = self._lives.get(address) or self._remember(address)
+        life = self._by_address.get(address) or self._remember(address)
         if life.since is None or now - life.last >= FORGOTTEN:
             life.since = now
         life.last = now
 
     def probed(self, address: str, now: float, *, answers: bool) -> None:
         """Note the result of a probe, which is sent now and then."""
-        (self.answered if answers else self.missed)(address, now)
-        self._lives[address].probed = True
+        (self.answered if answers else self.record_absence)(address, now)
+        self._by_address[address].probed = True
 
     def take(self, address: str, error: WorkerError, now: float) -> None:
         """Take in what the error of an attempt shows about its address."""
         match error:
             case WorkerAway():
-                self.missed(address, now)
-                self._lives[address].hopeful = error.hopeful
+                self.record_absence(address, now)
+                self._by_address[address].hopeful = error.hopeful
             case WorkerUnreachable() | WorkerTimeout() if not error.sent:
-                self.missed(address, now)
+                self.record_absence(address, now)
             case (
                 WorkerUnreachable()
                 | WorkerTimeout()
@@ -108,12 +108,12 @@ class Vitals:
 
     def recent(self, address: str, now: float, seconds: float) -> bool:
         """Return whether an address answered last, and within so many seconds."""
-        life = self._lives.get(address)
+        life = self._by_address.get(address)
         return life is not None and life.since is None and now - (life.seen or 0.0) < seconds
 
     def may_return(self, address: str, now: float) -> bool:
         """Return whether an address is worth waiting for: it answers, or did a moment ago, or nothing is known of it."""
-        life = self._lives.get(address)
+        life = self._by_address.get(address)
         if life is None or life.since is None or now - life.last >= FORGOTTEN:
             return True
         if life.hopeful is not None:
@@ -124,20 +124,20 @@ class Vitals:
         gone = life.seen if life.probed and life.seen is not None else life.since
         return now - gone < life.restart
 
-    def life(self, address: str, now: float) -> Life:
+    def life(self, address: str, now: float) -> AddressHealth:
         """Describe an address for people."""
-        life = self._lives.get(address)
+        life = self._by_address.get(address)
         if life is None:
-            return Life()
+            return AddressHealth()
         since = life.seen if life.seen is not None else life.since
         silent = 0.0 if life.since is None or since is None else now - since
-        return Life(
+        return AddressHealth(
             known=True, answers=life.since is None, ever=life.seen is not None, silent=silent
         )
 
     def _remember(self, address: str) -> _Life:
         life = _Life()
-        put_newest(self._lives, address, life, most=MAX_ADDRESSES)
+        put_newest(self._by_address, address, life, most=MAX_ADDRESSES)
         return life
 
 
@@ -157,7 +157,7 @@ class _Spell:
     loading: bool = False
 
 
-def not_ready(error: RouterError) -> bool:
+def is_not_ready(error: RouterError) -> bool:
     """Return whether an error means that no worker could begin to work."""
     match error:
         case NobodyServes() | WorkerAway() | WorkerLoading():
@@ -190,9 +190,9 @@ class Readiness:
 
     def __init__(self) -> None:
         self._spells: dict[str, _Spell] = {}
-        self._took: dict[str, float] = {}
+        self._loading_times: dict[str, float] = {}
 
-    def missed(self, model: str, error: RouterError, now: float) -> None:
+    def record_not_ready(self, model: str, error: RouterError, now: float) -> None:
         """Note that no worker of a model was ready."""
         spell = self._spells.get(model)
         if spell is None or now - spell.last >= FORGOTTEN:
@@ -206,16 +206,16 @@ class Readiness:
             return
         spell = self._spells.pop(model, None)
         if spell is not None and spell.loading:
-            put_newest(self._took, model, now - spell.since, most=MAX_MODELS)
+            put_newest(self._loading_times, model, now - spell.since, most=MAX_MODELS)
 
-    def promising(self, model: str, now: float) -> bool:
+    def is_worth_waiting(self, model: str, now: float) -> bool:
         """Return whether a model that was missed is worth waiting for."""
         spell = self._spells.get(model)
         return spell is None or spell.loading or now - spell.since < HOPE
 
     def eta(self, model: str, now: float) -> float | None:
         """Return the seconds until a loading model is ready if it takes as long as the last time, `None` if unknown or over."""
-        spell, took = self._spells.get(model), self._took.get(model)
+        spell, took = self._spells.get(model), self._loading_times.get(model)
         if spell is None or took is None or now - spell.since >= took:
             return None
         return took - (now - spell.since)

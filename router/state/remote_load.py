@@ -123,22 +123,22 @@ class Reports:
     """The newest report of each replica of other nodes."""
 
     def __init__(self) -> None:
-        self._heard = NewestOfNodes[Service, Report]()
-        self.hear = self._heard.hear
-        self.forget = self._heard.forget
+        self._newest = NewestOfNodes[Service, Report]()
+        self.hear = self._newest.hear
+        self.forget = self._newest.forget
 
     def of(self, node: PeerId, service: Service, now: float) -> Reported | None:
         """Return the newest report of a replica, `None` where there is none."""
-        report = self._heard.of(node, service)
+        report = self._newest.of(node, service)
         return None if report is None else Reported(report.load, report.ours, now - report.at)
 
     def of_node(self, node: PeerId, now: float) -> Iterator[tuple[Service, Reported]]:
         """Iterate over the newest reports of a node's replicas."""
-        for service, report in self._heard.of_node(node).items():
+        for service, report in self._newest.of_node(node).items():
             yield service, Reported(report.load, report.ours, now - report.at)
 
 
-class Tellings:
+class ReportTimes:
     """When this node told each other node about its workers, so that not every one of many answers repeats it."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Tellings:
         return True
 
 
-def written(load: Load) -> str:
+def format_load(load: Load) -> str:
     """Write a load as the value of the header `LOAD`."""
     in_flight, queued = min(load.in_flight, MAX_COUNT), min(load.queued, MAX_COUNT)
     slots, rate = min(load.slots, MAX_COUNT), _decimal(load.rate, 10)
@@ -173,7 +173,7 @@ def _decimal(figure: float, scale: int) -> str:
     return f"{number // scale}.{str(scale + number % scale)[1:]}"
 
 
-def read(text: str) -> Load | None:
+def parse_load(text: str) -> Load | None:
     """Read the value of the header `LOAD`; return `None` if it is malformed or out of bounds."""
     return _read(text) if len(text) <= _MAX_CHARACTERS else None
 

@@ -74,13 +74,13 @@ class ServiceTime:
         seconds = self.fixed + self.kilobyte * kilobytes + self.token * tokens
         return max(seconds, SHORTEST)
 
-    def until_first(self, *, kilobytes: float) -> float | None:
+    def seconds_to_first_byte(self, *, kilobytes: float) -> float | None:
         """Return the seconds to the first byte with no other request beside it, `None` if the replica never streamed."""
         return (self.first + self.first_kilobyte * kilobytes) or None
 
 
 @value_class
-class Before:
+class ReadPrefix:
     """What a replica had read of a request before it came: so many `kilobytes`, `age` seconds ago.
 
     `shared` kilobytes are common to all conversations, and read all the time.
@@ -97,16 +97,16 @@ class Before:
         return max(self.shared, self.kilobytes * math.exp2(-self.age / holds))
 
 
-NOTHING_BEFORE = Before()
+NOTHING_BEFORE = ReadPrefix()
 
 
 @lru_cache(maxsize=1_024)
-def written(time: ServiceTime) -> str:
+def format_service_time(time: ServiceTime) -> str:
     """Write a service time as the value of the header `SERVICE_TIME`."""
     return _WRITING % (*map(min, _figures_of(time), _MOST), time.answers)
 
 
-def read(text: str) -> ServiceTime | None:
+def parse_service_time(text: str) -> ServiceTime | None:
     """Read the value of the header `SERVICE_TIME`; return `None` if it is malformed or out of bounds."""
     return _read(text) if len(text) <= _MAX_CHARACTERS else None
 

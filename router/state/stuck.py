@@ -34,9 +34,9 @@ class AskedWorker:
     """State of one worker. `waiting` requests wait for their first bytes, and keep it from being forgotten."""
 
     waiting: int = 0
-    stirred: float = 0.0
+    last_activity: float = 0.0
     usual: float = 0.0
-    talks: bool = False
+    answers_while_busy: bool = False
     asked: float = float("-inf")
     asking: bool = False
     silent: bool = False
@@ -46,7 +46,7 @@ class AskedWorker:
         """Note that a wait ended with a first byte after so many seconds."""
         self.waiting -= 1
         self.usual += _WEIGHT * (seconds - self.usual) if self.usual else seconds
-        self.stirred = now
+        self.last_activity = now
         if self.silent:
             self.silent, self.pause = False, ASK_AGAIN
 
@@ -65,16 +65,16 @@ class StuckWorkers:
         """Note that a request waits for its first byte; return the worker's state, which has to be told how that ends."""
         one = self._workers.get(address) or self._remember(address)
         if not one.waiting:
-            one.stirred = now
+            one.last_activity = now
         one.waiting += 1
         return one
 
-    def wants_asking(self, address: str, now: float) -> bool:
+    def claim_probe(self, address: str, now: float) -> bool:
         """Return whether it is time to probe a worker, and note it as probed."""
         one = self._workers.get(address)
         if one is None or one.asking:
             return False
-        quiet = now - one.stirred
+        quiet = now - one.last_activity
         if one.silent:
             due = now - one.asked >= one.pause
         elif not one.waiting:
@@ -82,7 +82,11 @@ class StuckWorkers:
         elif quiet >= _longer(PATIENCE, PATIENCE_FACTOR, one):
             due = now - one.asked >= ASK_AGAIN
         else:
-            due = not one.talks and quiet >= LEARN_AFTER and now - one.asked >= LEARN_AGAIN
+            due = (
+                not one.answers_while_busy
+                and quiet >= LEARN_AFTER
+                and now - one.asked >= LEARN_AGAIN
+            )
         if due:
             one.asked, one.asking = now, True
         return due
@@ -94,13 +98,13 @@ class StuckWorkers:
             return
         one.asking = False
         if answered:
-            one.talks = one.talks or one.waiting > 0
+            one.answers_while_busy = one.answers_while_busy or one.waiting > 0
             one.silent, one.pause = False, ASK_AGAIN
         elif one.silent:
             one.pause = min(2 * one.pause, LONGEST_PAUSE)
         elif one.waiting:
-            quiet = now - one.stirred
-            known = one.talks and quiet >= _longer(PATIENCE, PATIENCE_FACTOR, one)
+            quiet = now - one.last_activity
+            known = one.answers_while_busy and quiet >= _longer(PATIENCE, PATIENCE_FACTOR, one)
             one.silent = known or quiet >= _longer(SURE, SURE_FACTOR, one)
 
     def silent(self, address: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from router.canonical import text
 from router.canonical.text import SHAPING, Sampling, TextRequest
-from router.canonical.values import HasOthers, dropped
+from router.canonical.values import WithOtherFields, dropped_names
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
 from router.peers.headers import DROPPED, HEARD
@@ -68,9 +68,9 @@ class RequestMapping:
     def read(self, request: Request, worker: Worker) -> tuple[TextRequest, MappedRequest]:
         """Read a request and translate it for the worker; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
         if request.kind not in self.kinds:
-            raise unserved(self.name, request.kind)
-        asked = checked(text.read, request)
-        refuse(self.name, asked, SHAPING - self.shaping)
+            raise unserved_error(self.name, request.kind)
+        asked = read_or_reject(text.read, request)
+        refuse_unread_fields(self.name, asked, SHAPING - self.shaping)
         if asked.schema is not None and not self.schemas:
             raise self.lacks("response_format")
         if asked.tools and asked.tool_choice != "none" and not self.tools:
@@ -82,7 +82,7 @@ class RequestMapping:
         return WorkerUnable(f"{self.name} does not support `{param}`", param=param)
 
 
-def checked(read: Callable[[_A], _T], asked: _A) -> _T:
+def read_or_reject(read: Callable[[_A], _T], asked: _A) -> _T:
     """Read a request, or fields of one; raise `WorkerRejected`, which names the field, for a wrong value."""
     try:
         return read(asked)
@@ -90,7 +90,7 @@ def checked(read: Callable[[_A], _T], asked: _A) -> _T:
         raise refused(str(error), error.param or "") from error
 
 
-def refuse(name: str, asked: HasOthers, shaping: Set[str]) -> None:
+def refuse_unread_fields(name: str, asked: WithOtherFields, shaping: Set[str]) -> None:
     """Raise `WorkerUnable` if a field of `shaping` was not read: without it the answer would be of another kind."""
     for other in sorted(asked.others):
         if other in shaping:
@@ -103,7 +103,7 @@ def refuse_tool_calls(name: str, message: Mapping[str, object]) -> None:
         raise WorkerUnable(f"{name} does not support tool calls in messages", param="messages")
 
 
-def unserved(name: str, kind: Kind) -> WorkerUnable:
+def unserved_error(name: str, kind: Kind) -> WorkerUnable:
     """Return the refusal of a kind of request that a protocol lacks."""
     return WorkerUnable(f"a {name} worker does not serve /v1/{kind}", param="model")
 
@@ -112,4 +112,4 @@ def unheard(asked: TextRequest, *heard: str) -> tuple[str, ...]:
     """Return the parameters that are dropped from a request whose worker knows only these fields of `Sampling`."""
     given = asked.sampling
     said = (name for name in _SAMPLING if name not in heard and getattr(given, name) is not None)
-    return (*said, *dropped(asked))
+    return (*said, *dropped_names(asked))

@@ -13,14 +13,14 @@ from typing import Generic, TypeVar
 import orjson
 
 from router.canonical.text import TextRequest
-from router.openai.logprobs import Shown, Token
+from router.openai.logprobs import HeldTokens, Token
 from router.openai.text_writer import Delta, End, Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.select.fitness import estimated_tokens
 
 
-class Stops:
+class StopFilter:
     """Filter that cuts one text, piece by piece, before the first stop string. `hit` is that string, `""` without one."""
 
     __slots__ = ("_held", "_stops", "hit")
@@ -39,7 +39,7 @@ class Stops:
         if found:
             (at, self.hit), self._held = min(found), ""
             return looked[:at]
-        keep = max((_begun(looked, stop) for stop in self._stops), default=0)
+        keep = max((_partial_stop_length(looked, stop) for stop in self._stops), default=0)
         self._held = looked[len(looked) - keep :]
         return looked[: len(looked) - keep]
 
@@ -49,7 +49,7 @@ class Stops:
         return held
 
 
-def _begun(text: str, stop: str) -> int:
+def _partial_stop_length(text: str, stop: str) -> int:
     """Return how many characters at the end of a text may be the beginning of a stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
@@ -95,8 +95,8 @@ class ChoiceReader(Generic[T]):
         self._read = read
         self._choice = choice
         self._echo = echo(asked, choice)
-        self._stops = Stops(asked.stop)
-        self._shown = Shown(len(self._echo))
+        self._stops = StopFilter(asked.stop)
+        self._shown = HeldTokens(len(self._echo))
         self._reason: Reason | None = None
         self._spent: Usage | None = None
         self._bytes = 0
@@ -127,7 +127,9 @@ class ChoiceReader(Generic[T]):
         self.ended = True
         rest = [] if self._stops.hit else self._delta(self._stops.rest(), (), last=True)
         estimate = Usage(
-            read_by(self._asked, self._choice), estimated_tokens(self._bytes), estimated=True
+            estimate_prompt_tokens(self._asked, self._choice),
+            estimated_tokens(self._bytes),
+            estimated=True,
         )
         reason = "tool_calls" if self._called else reason
         return [*rest, End(reason, self._choice, self._stops.hit), self._spent or estimate]
@@ -145,14 +147,14 @@ class ChoiceReader(Generic[T]):
 
 def in_one_piece(asked: TextRequest, choice: int, said: OutputPiece) -> list[Event]:
     """Return the events of a choice that came in one piece."""
-    stops = Stops(asked.stop)
+    stops = StopFilter(asked.stop)
     before = echo(asked, choice)
     text = stops.take(said.text) + stops.rest()
-    likely = Shown(len(before))
+    likely = HeldTokens(len(before))
     tokens = likely.take(said.tokens, len(text)) + (() if stops.hit else likely.rest())
     delta = Delta(before + text, choice, tokens, len(before) if tokens else 0)
     reason: Reason = "stop" if stops.hit else said.reason or "stop"
-    spent = said.usage or estimated(asked, choice, said.text)
+    spent = said.usage or estimate_usage(asked, choice, said.text)
     if said.calls:
         shown: list[Event] = [delta] if delta.text else []
         return [*shown, *said.calls, End("tool_calls", choice), spent]
@@ -164,12 +166,14 @@ def echo(asked: TextRequest, choice: int) -> str:
     return asked.prompts[choice // asked.n] if asked.echo else ""
 
 
-def estimated(asked: TextRequest, choice: int, text: str) -> Usage:
+def estimate_usage(asked: TextRequest, choice: int, text: str) -> Usage:
     """Estimate the usage of a choice."""
-    return Usage(read_by(asked, choice), estimated_tokens(len(text.encode())), estimated=True)
+    return Usage(
+        estimate_prompt_tokens(asked, choice), estimated_tokens(len(text.encode())), estimated=True
+    )
 
 
-def read_by(asked: TextRequest, choice: int) -> int:
+def estimate_prompt_tokens(asked: TextRequest, choice: int) -> int:
     """Estimate the tokens of one choice's prompt: to count them takes the model's tokenizer."""
     if asked.kind is not Kind.CHAT:
         return estimated_tokens(len(asked.prompts[choice // asked.n].encode()))

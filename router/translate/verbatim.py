@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from registry.records import Ability, Service
 from router.errors import BadRequest
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.peers.headers import VERBATIM
 
 TGI, LLAMA_STACK = "tgi_http", "llama_stack_http"
@@ -49,22 +49,22 @@ class Verbatim:
     needs: str = ""
 
 
-def bit(dialect: str) -> int:
+def protocol_bit(dialect: str) -> int:
     """Return the bit of a record for workers of a dialect, 0 for dialects whose callers' messages are not passed on."""
     return int(SPOKEN.get(dialect, 0))
 
 
-def takes(said: Verbatim, service: Service) -> bool:
+def accepts(said: Verbatim, service: Service) -> bool:
     """Return whether the node of a replica passes this message on to it."""
-    return bool(service.abilities & bit(said.protocol))
+    return bool(service.abilities & protocol_bit(said.protocol))
 
 
-def written(said: Verbatim) -> str:
+def format_header(said: Verbatim) -> str:
     """Return the header that describes the message behind OpenAI's body."""
     return f"{said.protocol} {said.call} {len(said.body)} {said.needs}".rstrip()
 
 
-def split(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
+def split_body(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
     """Split a body from another node into OpenAI's body and the message that the header describes; raise `BadRequest`.
 
     A message of an unknown protocol is left out: OpenAI's body says the same.
@@ -78,5 +78,5 @@ def split(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
         raise BadRequest(f"{protocol[:32]} is not known here", param=needs)
     words = Verbatim(protocol, call, body[-size:], needs or "")
     if protocol in _JSON:
-        object_of(words.body)
+        parse_json_object(words.body)
     return body[:-size], words if protocol in SPOKEN else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.demo.play import Stage
+from node.demo.play import ProcessGroup
 from tests.clients.conftest import MODELS, run
 from tests.clients.test_clients import CALL, read
 from tests.clients.tried import CLIENTS, Client
@@ -30,7 +30,7 @@ Bridge = Callable[[str], str]
 def bridge(asked: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
     """Return a function that gives the URL of a bridge for a protocol."""
     models = [word for name in MODELS for word in ("--model", name)]
-    with Stage(tmp_path_factory.mktemp("bridges")) as stage:
+    with ProcessGroup(tmp_path_factory.mktemp("bridges")) as stage:
         urls: dict[str, str] = {}
 
         def start(dialect: str) -> str:

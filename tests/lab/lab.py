@@ -13,7 +13,7 @@ from typing import Self
 
 import aiohttp
 
-from node.demo.play import STOP_WITHIN, Actor, Stage
+from node.demo.play import STOP_WITHIN, Actor, ProcessGroup
 from node.secrets import identity, secret_files
 from tests.lab.clock import Clock
 from tests.lab.net import Network
@@ -103,7 +103,7 @@ class Lab:
         return self.folder / f"h{host}"
 
     def _run(self, name: str, module: str, *arguments: str) -> Actor:
-        stage = self._stages.enter_context(Stage(self.folder))
+        stage = self._stages.enter_context(ProcessGroup(self.folder))
         actor = stage.start(name, module, *arguments)
         self._processes.append(actor.process)
         return actor

@@ -4,7 +4,7 @@ import pytest
 
 from node.config.addresses import HostPort
 from node.config.settings import FacesSettings, NodeSettings, Settings
-from node.exposure import EVERYBODY, HERE, Surface, surfaces, warned
+from node.exposure import EVERYBODY, HERE, Surface, exposure_warning, surfaces
 from node.faces import Listening
 from registry.settings import MeshSettings, RegistrySettings
 
@@ -36,7 +36,7 @@ def test_a_node_with_default_settings_is_open_to_its_own_machine_only() -> None:
     ways = found()
     assert set(ways) == {"HTTP (/v1, /api)", "metrics", "changes", "mesh", "link"}
     assert {way.who for way in ways.values()} == {HERE}
-    assert warned(ways.values()) == ""
+    assert exposure_warning(ways.values()) == ""
 
 
 def test_every_way_in_is_one_line_with_its_address_and_its_users() -> None:
@@ -66,7 +66,7 @@ def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(ht
     ways = found(http=http, keyless="everybody")
     assert ways["HTTP (/v1, /api)"].open
     assert ways["metrics"].open
-    line = warned(ways.values())
+    line = exposure_warning(ways.values())
     assert line.startswith("HTTP (/v1, /api), metrics: open to callers on other machines")
     assert "--open machine" in line
     assert "mesh" not in line
@@ -75,7 +75,7 @@ def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(ht
 def test_access_for_all_callers_is_warned_of_on_loopback_too() -> None:
     ways = found(keyless="everybody")
     assert "ALL callers of a proxy" in str(ways["HTTP (/v1, /api)"])
-    assert warned(ways.values()).startswith("HTTP (/v1, /api), metrics: open to callers")
+    assert exposure_warning(ways.values()).startswith("HTTP (/v1, /api), metrics: open to callers")
     assert ways["changes"].who == HERE
 
 
@@ -86,7 +86,7 @@ def test_keys_close_http_and_the_line_says_which_users_need_one(keyless: str) ->
     line = str(ways["HTTP (/v1, /api)"])
     assert "with a user's key" in line
     assert ("except users of this machine" in line) is (keyless == "machine")
-    assert warned(ways.values()) == ""
+    assert exposure_warning(ways.values()) == ""
 
 
 def test_changes_need_the_control_token_when_other_machines_reach_the_node() -> None:
@@ -96,10 +96,10 @@ def test_changes_need_the_control_token_when_other_machines_reach_the_node() -> 
 
 def test_a_mesh_beyond_loopback_is_open_until_it_has_a_swarm_key_or_an_allow_list() -> None:
     assert found(listen=PUBLIC)["mesh"].open
-    assert "--swarm-key" in warned(found(listen=PUBLIC).values())
+    assert "--swarm-key" in exposure_warning(found(listen=PUBLIC).values())
     assert not found(listen=PUBLIC, swarm_key="swarm.key")["mesh"].open
     assert not found(listen=PUBLIC, allow=(PEER,))["mesh"].open
-    assert warned(found(listen=PUBLIC, swarm_key="swarm.key").values()) == ""
+    assert exposure_warning(found(listen=PUBLIC, swarm_key="swarm.key").values()) == ""
 
 
 def test_the_link_asks_for_a_certificate_of_the_mesh() -> None:
@@ -121,7 +121,7 @@ def test_each_service_for_strangers_is_warned_of_by_name(
 ) -> None:
     ways = found(listen=PUBLIC, **{setting: True})
     assert ways[name].open
-    assert way_out in warned([ways[name]])
+    assert way_out in exposure_warning([ways[name]])
     closed = found(listen=PUBLIC, swarm_key="swarm.key", **{setting: True})
     assert not closed[name].open
     assert not found(**{setting: True})[name].open
@@ -139,6 +139,6 @@ def test_faces_over_grpc_are_ways_in_too_and_keys_close_them() -> None:
     open_ways = ways()
     assert open_ways["gRPC (localai)"].who == HERE
     assert open_ways["gRPC (remotellm)"].open
-    assert "gRPC (remotellm)" in warned(open_ways.values())
+    assert "gRPC (remotellm)" in exposure_warning(open_ways.values())
     assert not ways(remotellm_keys="/k")["gRPC (remotellm)"].open
     assert ways(localai_keys="/k")["gRPC (remotellm)"].open

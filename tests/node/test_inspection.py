@@ -43,7 +43,7 @@ class World:
         self.under_way -= 1
         return self.says.get(worker.api)
 
-    async def greet(self, worker: Worker) -> bool:
+    async def check_alive(self, worker: Worker) -> bool:
         return worker.api in self.says
 
 
@@ -53,7 +53,7 @@ class Asking:
     def __init__(self, describe: Callable[[Worker], Awaitable[WorkerDescription | None]]) -> None:
         self.describe = describe
 
-    async def greet(self, _: Worker) -> bool:
+    async def check_alive(self, _: Worker) -> bool:
         return True
 
 

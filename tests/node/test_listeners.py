@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from node.config.addresses import HostPort
-from node.listeners import bind, place_of, welcome
+from node.listeners import bind, listening_address, trust_known_nodes
 from registry import wire
 from registry.catalog import Catalog
 from registry.members.liveness import Presence
@@ -43,7 +43,7 @@ def certificates(context: ssl.SSLContext) -> int:
 def test_the_error_for_an_address_in_use_names_the_address():
     with ExitStack() as closing:
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
-        taken = place_of(closing.enter_context(listener))
+        taken = listening_address(closing.enter_context(listener))
         with pytest.raises(OSError, match=f"cannot listen on {taken}"):
             bind(taken, "node.http")
 
@@ -53,7 +53,7 @@ def test_several_listeners_share_one_address_that_no_later_bind_gets():
         listeners = [
             *map(closing.enter_context, bind(HostPort("127.0.0.1", 0), "node.http", count=3))
         ]
-        (taken,) = set(map(place_of, listeners))
+        (taken,) = set(map(listening_address, listeners))
         for count in (1, 2):
             with pytest.raises(OSError, match="cannot listen"):
                 bind(taken, "node.http", count=count)
@@ -62,7 +62,7 @@ def test_several_listeners_share_one_address_that_no_later_bind_gets():
 def test_certificates_of_known_nodes_and_of_changed_nodes_are_trusted():
     book, tls = Book(), server_context(OWN)
     book.note(ONE, certificate_of(ONE))
-    meet = welcome(tls, book, at_most=10)
+    meet = trust_known_nodes(tls, book, at_most=10)
     assert certificates(tls) == 1
     meet([book.note(TWO, certificate_of(TWO))])
     assert certificates(tls) == 2
@@ -71,7 +71,7 @@ def test_certificates_of_known_nodes_and_of_changed_nodes_are_trusted():
 def test_a_certificate_of_another_node_is_not_trusted():
     book, tls = Book(), server_context(OWN)
     book.note(ONE, certificate_of(TWO))
-    welcome(tls, book, at_most=10)
+    trust_known_nodes(tls, book, at_most=10)
     assert certificates(tls) == 0
 
 
@@ -79,5 +79,5 @@ def test_no_more_certificates_are_trusted_than_the_bound_allows():
     book, tls = Book(), server_context(OWN)
     book.note(ONE, certificate_of(ONE))
     book.note(TWO, certificate_of(TWO))
-    welcome(tls, book, at_most=1)
+    trust_known_nodes(tls, book, at_most=1)
     assert certificates(tls) == 1

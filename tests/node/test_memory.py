@@ -39,7 +39,7 @@ def faults():
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
-memory.settle()
+memory.configure_collector()
 use()
 """
 
@@ -53,7 +53,7 @@ def test_freed_memory_is_reused_with_few_page_faults():
 def test_unused_memory_is_given_back():
     given_back = """
 async def live():
-    giving = asyncio.create_task(memory.give_back(0))
+    giving = asyncio.create_task(memory.release_forever(0))
     while resident() > before - 40_000_000:
         await asyncio.sleep(0)
     giving.cancel()

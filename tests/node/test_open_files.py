@@ -7,7 +7,7 @@ import pytest
 
 from node.config.settings import Settings
 from node.config.web import WebSettings
-from node.listeners import fitted
+from node.listeners import fit_connections
 
 RAISED = """
 import resource
@@ -30,12 +30,12 @@ def test_the_soft_limit_is_raised_to_the_hard_one():
 
 def test_settings_stay_and_nothing_is_logged_when_all_connections_fit(caplog):
     settings = Settings()
-    assert fitted(settings, 1_048_576) is settings
+    assert fit_connections(settings, 1_048_576) is settings
     assert not caplog.records
 
 
 def test_the_number_of_connections_is_lowered_to_what_fits_and_the_operator_is_told(caplog):
-    small = fitted(Settings(), 1_024)
+    small = fit_connections(Settings(), 1_024)
     assert small.web.connections == 192
     assert small.web == Settings().web.model_copy(update={"connections": 192})
     assert (small.node, small.router) == (Settings().node, Settings().router)
@@ -51,9 +51,9 @@ def test_lowering_is_a_warning_only_if_the_number_of_connections_was_configured(
     caplog, settings, level
 ):
     with caplog.at_level("DEBUG"):
-        assert fitted(settings, 20_000).web.connections == 4_936
+        assert fit_connections(settings, 20_000).web.connections == 4_936
     assert [record.levelname for record in caplog.records] == [level]
 
 
 def test_a_limit_that_is_far_too_low_leaves_one_connection():
-    assert fitted(Settings(), 16).web.connections == 1
+    assert fit_connections(Settings(), 16).web.connections == 1

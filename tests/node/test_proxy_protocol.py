@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.proxy_protocol import MAX_BYTES, NoPreamble, told_address
+from node.proxy_protocol import MAX_BYTES, NoPreamble, read_client_address
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 V4 = socket.inet_aton("192.0.2.7") + socket.inet_aton("10.0.0.1") + struct.pack("!HH", 5, 80)
@@ -57,7 +57,7 @@ GOOD = {
 @pytest.mark.parametrize(("preamble", "address"), GOOD.items())
 async def test_the_address_is_told_and_nothing_behind_the_preamble_is_read(preamble, address, size):
     wire = Wire(preamble + b"GET / HTTP/1.1\r\n\r\n", size)
-    assert await told_address(wire.receive) == address
+    assert await read_client_address(wire.receive) == address
     assert wire.left == b"GET / HTTP/1.1\r\n\r\n"
 
 
@@ -77,21 +77,21 @@ BAD = [
 @pytest.mark.parametrize("came", BAD)
 async def test_anything_but_a_valid_preamble_is_refused(came):
     with pytest.raises(NoPreamble):
-        await told_address(Wire(came).receive)
+        await read_client_address(Wire(came).receive)
 
 
 @pytest.mark.parametrize("came", [b"PROXY " + b"x" * 100_000, v2(length=60_000) + bytes(100_000)])
 async def test_no_more_is_read_than_a_preamble_may_have(came):
     wire = Wire(came)
     with pytest.raises(NoPreamble):
-        await told_address(wire.receive)
+        await read_client_address(wire.receive)
     assert len(came) - len(wire.left) <= 107
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE]))
 async def test_any_bytes_give_an_address_or_are_refused(came, head):
     try:
-        found = await told_address(Wire(head + came).receive)
+        found = await read_client_address(Wire(head + came).receive)
     except NoPreamble:
         return
     assert isinstance(found, str)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from node.errors import CommandFailed
-from node.runtime import Signals, endings, lock_of, only_node_in, supervise
+from node.runtime import Signals, ending_signals, hold_data_dir_lock, hold_file_lock, supervise
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys, pathlib
-from node.runtime import only_node_in
-with only_node_in(pathlib.Path(sys.argv[1])):
+from node.runtime import hold_data_dir_lock
+with hold_data_dir_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -70,10 +70,10 @@ async def test_the_first_signal_and_the_second_are_told_apart(number: signal.Sig
 def test_a_closed_terminal_ends_nothing_that_nohup_started() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert endings() == (signal.SIGTERM, signal.SIGINT)
+        assert ending_signals() == (signal.SIGTERM, signal.SIGINT)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert signal.SIGHUP in endings()
+    assert signal.SIGHUP in ending_signals()
 
 
 def test_a_directory_belongs_to_one_process_until_that_one_ends(tmp_path: Path) -> None:
@@ -87,26 +87,29 @@ def test_a_directory_belongs_to_one_process_until_that_one_ends(tmp_path: Path) 
         assert other.stdout.readline() == b"held\n"
         with (
             pytest.raises(CommandFailed, match="another node already runs"),
-            only_node_in(tmp_path),
+            hold_data_dir_lock(tmp_path),
         ):
             pass
         other.kill()
-    with only_node_in(tmp_path):
+    with hold_data_dir_lock(tmp_path):
         pass
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match="cannot be written"), only_node_in(tmp_path / "absent"):
+    with (
+        pytest.raises(CommandFailed, match="cannot be written"),
+        hold_data_dir_lock(tmp_path / "absent"),
+    ):
         pass
 
 
 def test_a_lock_that_another_holds_is_refused_with_the_reason_given(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with (
-        lock_of(lock, "free"),
+        hold_file_lock(lock, "free"),
         pytest.raises(CommandFailed, match="in use"),
-        lock_of(lock, "in use"),
+        hold_file_lock(lock, "in use"),
     ):
         pass
-    with lock_of(lock, "in use"):
+    with hold_file_lock(lock, "in use"):
         pass

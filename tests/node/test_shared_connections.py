@@ -15,12 +15,12 @@ from registry.signing import Identity
 from router.http.connection import Connection
 from router.http.errors import CannotConnect, HttpError, HungUp
 from router.http.heads import request_head
-from router.http.pool import tcp
+from router.http.pool import tcp_dialer
 from router.http.reply import Reply
-from router.peers.alpn import offer
+from router.peers.alpn import offer_sharing
 from router.peers.certificate import certificate_of, client_context, server_context, trust
 from router.peers.mux import EXTRA_BYTES, WINDOW
-from router.peers.shared_place import STREAMS, SharedPlace
+from router.peers.shared_place import STREAMS, SharedPool
 from router.settings import RouterSettings
 from tests.router.world import until
 
@@ -51,9 +51,9 @@ class Served:
         context = server_context(SERVING)
         trust(context, certificate_of(ASKING))
         if self.shares:
-            offer(context)
+            offer_sharing(context)
         self._http = web.Server(self.handle, access_log=None, handler_cancellation=True)
-        make = self.shared.through(self._http)
+        make = self.shared.protocol_factory(self._http)
 
         def counted() -> asyncio.BaseProtocol:
             self.connections += 1
@@ -73,21 +73,21 @@ class Served:
         await self.shared.close()
 
     @asynccontextmanager
-    async def place(self, *, shares: bool = True) -> AsyncIterator[SharedPlace]:
+    async def place(self, *, shares: bool = True) -> AsyncIterator[SharedPool]:
         """Yield the connections of another node to this listener."""
         context = client_context(ASKING, certificate_of(SERVING))
         if shares:
-            offer(context)
-        place = SharedPlace(tcp("127.0.0.1", self.port, context, name=""), PATIENT)
+            offer_sharing(context)
+        place = SharedPool(tcp_dialer("127.0.0.1", self.port, context, name=""), PATIENT)
         try:
             yield place
         finally:
             place.close()
 
 
-async def answered(place: SharedPlace, body: bytes = b"") -> bytes:
+async def answered(place: SharedPool, body: bytes = b"") -> bytes:
     reply = await place.ask(request_head(START, {}, len(body)), body)
-    return await reply.at_most(2**30)
+    return await reply.read_up_to(2**30)
 
 
 async def at_once(_: web.BaseRequest) -> web.Response:
@@ -143,7 +143,7 @@ async def test_the_connections_of_one_node_share_the_limit_of_streams_that_are_o
     async with Served(at_once) as node, node.place() as one, node.place() as two:
         assert [await answered(place) for place in (one, two)] == [b"done"] * 2
         first, second = node.shared._peers
-        assert first.mux.vain is second.mux.vain
+        assert first.mux.wasted_streams is second.mux.wasted_streams
 
 
 async def test_requests_one_after_another_take_one_connection() -> None:
@@ -215,9 +215,9 @@ async def test_a_hundred_stalled_readers_hold_little_memory_and_delay_no_other_r
         await until(lambda: endless.ended == READERS)
 
 
-async def _asked(place: SharedPlace) -> bytes:
+async def _asked(place: SharedPool) -> bytes:
     reply = await place.ask(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", b"")
-    return await reply.some()
+    return await reply.read_some()
 
 
 async def test_a_request_that_is_given_up_ends_at_the_other_node_and_the_rest_go_on() -> None:
@@ -226,7 +226,7 @@ async def test_a_request_that_is_given_up_ends_at_the_other_node_and_the_rest_go
         left, stays = await place.ask(HEAD, b""), await place.ask(HEAD, b"")
         left.close()
         await until(lambda: endless.ended == 1)
-        assert await stays.some()
+        assert await stays.read_some()
         asking = asyncio.ensure_future(place.ask(HEAD, b""))
         await until(lambda: endless.begun == 3 or asking.done())
         asking.cancel()
@@ -250,10 +250,10 @@ async def test_an_answer_that_is_cut_raises_an_error_and_the_connection_stays_in
 
     async with Served(half) as node, node.place() as place:
         reply = await place.ask(HEAD, b"")
-        assert await reply.some() == b"half"
+        assert await reply.read_some() == b"half"
         waiting.set()
         with pytest.raises(HungUp):
-            await reply.some()
+            await reply.read_some()
         assert await _asked(place) == b"done"
         assert node.connections == 1
 
@@ -288,7 +288,7 @@ async def test_requests_during_a_restart_are_answered_or_safe_to_retry() -> None
     failures: list[HttpError] = []
     told = 0
 
-    async def ask_on(place: SharedPlace) -> None:
+    async def ask_on(place: SharedPool) -> None:
         nonlocal told
         while not done.is_set():
             try:
@@ -317,7 +317,7 @@ async def test_requests_during_a_restart_are_answered_or_safe_to_retry() -> None
 async def test_a_doubted_connection_that_answers_is_kept() -> None:
     async with Served(at_once) as node, node.place() as place:
         await answered(place)
-        await place.warm()
+        await place.open_spare()
         await answered(place)
         assert node.connections == 1
 
@@ -337,7 +337,7 @@ async def test_a_connection_that_is_let_go_of_gets_no_new_requests_and_ends_with
         place.let_go()
         assert await _asked(place) == b"done"
         assert node.connections == 2
-        assert await old.some()
+        assert await old.read_some()
         old.close()
         await until(lambda: len(place._shared) == 1)
 
@@ -345,7 +345,7 @@ async def test_a_connection_that_is_let_go_of_gets_no_new_requests_and_ends_with
 async def test_a_client_that_negotiates_sharing_but_sends_plain_http_is_cut_off() -> None:
     async with Served(at_once) as node:
         context = client_context(ASKING, certificate_of(SERVING))
-        offer(context)
+        offer_sharing(context)
         reader, writer = await asyncio.open_connection("127.0.0.1", node.port, ssl=context)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         with suppress(ConnectionError, ssl.SSLError):

@@ -11,7 +11,7 @@ import grpc
 import orjson
 import pytest
 
-from node.demo.play import Actor, Stage
+from node.demo.play import Actor, ProcessGroup
 from tests.real.conftest import World
 from tests.real.programs import SCRIPTS, free_port
 from tests.real.scripts.localai_today import MESSAGES, RPCS, SERVICE, WORDS
@@ -30,13 +30,13 @@ SAID = "".join(WORDS)
 class Backend:
     """The backend's process, which can be killed and started again on the same port."""
 
-    stage: Stage
+    stage: ProcessGroup
     fails: str
     port: int
     actor: Actor
 
     @classmethod
-    def start(cls, stage: Stage, fails: str, port: int) -> "Backend":
+    def start(cls, stage: ProcessGroup, fails: str, port: int) -> "Backend":
         script = str(SCRIPTS / "localai_today.py")
         actor = stage.run(f"localai-{fails}", sys.executable, script, str(port), fails)
         return cls(stage, fails, port, actor)
@@ -52,7 +52,7 @@ def backend(request: pytest.FixtureRequest, world: World) -> Iterator[Backend]:
     """A backend that fails in the given way without a model."""
     folder: Path = world.folder / f"localai-{request.param}"
     folder.mkdir()
-    with Stage(folder) as stage:
+    with ProcessGroup(folder) as stage:
         yield Backend.start(stage, request.param, free_port())
 
 

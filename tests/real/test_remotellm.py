@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from node.demo.play import Actor, Stage
+from node.demo.play import Actor, ProcessGroup
 from tests.real.conftest import TALKER, World
 from tests.real.programs import SCRIPTS, free_port, interpreter, run
 from tests.swarm.client import Client
@@ -25,13 +25,13 @@ PROMPT = "my name is"
 class Neo:
     """The server, which can be killed and started again on the same port."""
 
-    stage: Stage
+    stage: ProcessGroup
     folder: Path
     port: int
     actor: Actor
 
     @classmethod
-    def start(cls, stage: Stage, folder: Path, port: int) -> "Neo":
+    def start(cls, stage: ProcessGroup, folder: Path, port: int) -> "Neo":
         script = str(SCRIPTS / "remotellm_server.py")
         python = str(interpreter("real-texts"))
         alone = ("env", "OMP_NUM_THREADS=1", "HF_HUB_OFFLINE=1")
@@ -51,7 +51,7 @@ def neo(world: World) -> Iterator[Neo]:
     folder = world.folder / "remotellm"
     folder.mkdir()
     interpreter("real-texts")
-    with Stage(folder) as stage:
+    with ProcessGroup(folder) as stage:
         yield Neo.start(stage, folder, free_port())
 
 

@@ -2,21 +2,21 @@
 
 import pytest
 
-from registry.records import INPUTS, OUTPUTS, PROTOCOLS, Ability, given, taken
+from registry.records import INPUTS, OUTPUTS, PROTOCOLS, Ability, input_names, output_names
 
 
 def test_no_bits_have_no_names() -> None:
-    assert taken(0) == given(0) == []
+    assert input_names(0) == output_names(0) == []
 
 
 def test_inputs_and_outputs_have_the_same_words() -> None:
-    assert taken(INPUTS) == given(OUTPUTS) == ["text", "image", "audio", "video"]
-    assert taken(OUTPUTS | Ability.TOOLS) == given(INPUTS | Ability.TOOLS) == []
+    assert input_names(INPUTS) == output_names(OUTPUTS) == ["text", "image", "audio", "video"]
+    assert input_names(OUTPUTS | Ability.TOOLS) == output_names(INPUTS | Ability.TOOLS) == []
 
 
 @pytest.mark.parametrize("newer", [1 << 14, 0xC000, PROTOCOLS, Ability.OWN_PATH])
 def test_bits_of_newer_versions_say_nothing(newer: int) -> None:
-    assert taken(newer | Ability.IMAGE_IN) == ["image"]
+    assert input_names(newer | Ability.IMAGE_IN) == ["image"]
 
 
 def test_no_bit_means_two_things() -> None:

@@ -65,7 +65,7 @@ async def test_a_peer_that_offends_again_and_again_is_cut_off_for_a_while(
     scene = Scene()
     with caplog.at_level(logging.WARNING):
         for _ in range(OFFENCES + 50):
-            await scene.admission.offence(LIAR)
+            await scene.admission.note_offence(LIAR)
     assert scene.cut == [LIAR]
     assert (scene.counters["offences"], scene.counters["barred"]) == (OFFENCES + 50, 1)
     assert caplog.text.count("disconnected") == 1
@@ -78,9 +78,9 @@ async def test_a_peer_that_offends_again_and_again_is_cut_off_for_a_while(
 async def test_four_wrong_answers_are_forgiven_and_not_five() -> None:
     scene = Scene()
     for _ in range(4):
-        await scene.admission.offence(LIAR, weight=LIE)
+        await scene.admission.note_offence(LIAR, weight=LIE)
     assert scene.admission.admits(LIAR)
-    await scene.admission.offence(LIAR, weight=LIE)
+    await scene.admission.note_offence(LIAR, weight=LIE)
     assert scene.cut == [LIAR]
 
 
@@ -89,22 +89,22 @@ OTHER = PeerId("other")
 
 def test_a_few_offences_are_forgiven_and_the_next_bars_a_peer_once() -> None:
     blame = Penalties()
-    assert not any(blame.offence(LIAR, 0.0) for _ in range(OFFENCES))
-    assert not blame.barred(LIAR, 0.0)
-    assert blame.offence(LIAR, 0.0)
-    assert not blame.offence(LIAR, 1.0)
-    assert blame.barred(LIAR, 1.0)
-    assert not blame.barred(OTHER, 1.0)
+    assert not any(blame.note_offence(LIAR, 0.0) for _ in range(OFFENCES))
+    assert not blame.is_barred(LIAR, 0.0)
+    assert blame.note_offence(LIAR, 0.0)
+    assert not blame.note_offence(LIAR, 1.0)
+    assert blame.is_barred(LIAR, 1.0)
+    assert not blame.is_barred(OTHER, 1.0)
 
 
 def test_a_barred_peer_is_heard_again_after_its_time() -> None:
     blame = Penalties()
     for _ in range(OFFENCES + 1):
-        blame.offence(LIAR, 0.0)
-    assert blame.barred(LIAR, BARRED_SECONDS - 0.1)
-    assert not blame.barred(LIAR, BARRED_SECONDS)
+        blame.note_offence(LIAR, 0.0)
+    assert blame.is_barred(LIAR, BARRED_SECONDS - 0.1)
+    assert not blame.is_barred(LIAR, BARRED_SECONDS)
 
 
 def test_a_fault_now_and_then_never_bars_a_peer() -> None:
     blame = Penalties()
-    assert not any(blame.offence(LIAR, 10.0 * n) for n in range(1_000))
+    assert not any(blame.note_offence(LIAR, 10.0 * n) for n in range(1_000))

@@ -56,7 +56,7 @@ class Scene:
     def have_asked(self, times: float) -> bool:
         return self.asked.total() >= times
 
-    async def offence(self, peer: PeerId, *, weight: float) -> None:
+    async def note_offence(self, peer: PeerId, *, weight: float) -> None:
         """Take the place of the admission."""
         self.offenders.append(peer)
 

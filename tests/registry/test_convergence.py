@@ -126,7 +126,7 @@ class Convergence(RuleBasedStateMachine):
     def stand(self, number: int, standing: Standing) -> None:
         machine = self.one(number)
         machine.announce(self.now, standing=standing)
-        machine.replica.hurry(self.now)
+        machine.replica.expedite_publication(self.now)
 
     # What machines do.
 

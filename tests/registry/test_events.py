@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from registry.effects import EVENTS, counted
+from registry.effects import EVENTS, sum_counts
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, HANDSHAKES_FAILED
 from registry.mesh.libp2p.node import STREAMS_REFUSED
 
@@ -14,11 +14,11 @@ REASON = re.compile(r'return "(\w+)"')
 
 
 def test_an_event_that_has_not_happened_has_a_count_of_zero() -> None:
-    assert counted() == dict.fromkeys(EVENTS, 0)
+    assert sum_counts() == dict.fromkeys(EVENTS, 0)
 
 
 def test_counts_of_different_places_are_added_up() -> None:
-    seen = counted({"refused": 2}, {"refused": 3, "syncs": 1})
+    seen = sum_counts({"refused": 2}, {"refused": 3, "syncs": 1})
     assert (seen["refused"], seen["syncs"], seen["barred"]) == (5, 1, 0)
 
 

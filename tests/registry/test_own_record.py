@@ -50,7 +50,7 @@ def test_the_next_heartbeat_is_due_by_the_size_of_the_mesh_as_it_is_now() -> Non
 def test_a_heartbeat_out_of_turn_is_not_put_off_by_a_growing_mesh() -> None:
     one = speaking()
     said(one, 1.0)
-    one.reassure(2.0, at=3.0)
+    one.schedule_heartbeat(2.0, at=3.0)
     assert len(one.tick(3.0, rarity=50.0)) == 1
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.persistence import BEAT_KEY, Pauses, Persistence, beat_row, beats_in
+from registry.persistence import BEAT_KEY, Persistence, StoreIntervals, beat_row, beats_in
 from registry.records import Version
 from registry.store import Change, Delete, Put, Space
 from registry.store.memory import MemoryStore
@@ -52,8 +52,8 @@ async def running():
     """Run a persistence with short pauses on a faulty store; give the store and the persistence."""
     store = Faulty()
     await store.write(MARK)
-    kept = Persistence(store, MARK, Pauses(grain=0.005, retry=0.005, check=0.005))
-    kept.also(lambda: [RECORD])
+    kept = Persistence(store, MARK, StoreIntervals(grain=0.005, retry=0.005, check=0.005))
+    kept.add_source(lambda: [RECORD])
     async with asyncio.TaskGroup() as group:
         work = group.create_task(kept.run())
         yield store, kept

@@ -69,7 +69,7 @@ class Party:
         self.replica.observe(node, why, now())
         while self.contact(node) is Status.SUSPECT:
             self.replica.tick(now())
-            await self.probing._round(node)
+            await self.probing._run_round(node)
 
 
 @pytest.fixture
@@ -127,7 +127,11 @@ async def test_an_answer_that_was_on_its_way_when_the_connection_ended_leaves_th
     three: list[Party], *, through_a_helper: bool
 ) -> None:
     a, b, _ = three
-    probing = a.probing._through(C.peer, B.peer) if through_a_helper else a.probing._ask(B.peer)
+    probing = (
+        a.probing._probe_through(C.peer, B.peer)
+        if through_a_helper
+        else a.probing._probe_directly(B.peer)
+    )
     b.thawed.clear()
     async with asyncio.TaskGroup() as group:
         answered = group.create_task(probing)
@@ -166,7 +170,7 @@ async def test_a_program_that_hangs_is_lost_however_often_its_connection_is_made
         now = asyncio.get_running_loop().time()
         a.replica.observe(B.peer, Evidence.LINKED, now)
         a.replica.tick(now)
-        await a.probing._round(B.peer)
+        await a.probing._run_round(B.peer)
         assert a.replica.presence(B.peer) is Presence.LOST
 
 
@@ -287,6 +291,6 @@ async def test_probes_that_the_node_has_no_time_for_are_dropped(three: list[Part
         a.probing.want(B.peer)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(a.probing.run())
-        await until(a.probing._wanted.empty)
+        await until(a.probing._queue.empty)
         running.cancel()
     assert a.counters["probes"] <= 256

@@ -201,7 +201,7 @@ def test_leaving_and_draining_travel_at_once() -> None:
         (Standing.LEFT, Presence.LEFT),
     ):
         one.announce(1.0, standing=standing)
-        one.hurry(1.0)
+        one.expedite_publication(1.0)
         for frame in published(one.tick(1.0)):
             other.receive(frame, 1.0)
         assert other.presence(A.peer) is seen
@@ -797,7 +797,7 @@ def test_of_two_machines_with_one_key_the_later_start_falls_silent_and_the_other
             # What gossip lost, a comparison brings.
             if A.peer in bystander.catalog.held:
                 hearer.receive(bystander.catalog.held[A.peer].frame, now)
-    assert (first.quiet, second.quiet) == (False, True)
+    assert (first.is_silenced, second.is_silenced) == (False, True)
     assert offered(A, bystander) == {LLAMA}
     assert words <= 20
     assert published(second.tick(1e6)) == []
@@ -809,7 +809,7 @@ def test_a_restored_backup_does_not_fall_silent_however_many_old_words_it_meets(
     for sequence in range(1, 100):
         heard = one.receive(word(A, QWEN, at=(7, sequence * 10)), float(sequence))
         contested += any(isinstance(effect, Contested) for effect in heard)
-    assert not one.quiet
+    assert not one.is_silenced
     one.receive(word(A, QWEN, at=(7, 990)), 200.0)
     assert own_word(one) in published(one.tick(300.0))
     assert one.own.services == (LLAMA,)

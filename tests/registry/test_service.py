@@ -199,12 +199,12 @@ async def test_a_node_that_falls_silent_is_lost_and_comes_back_when_heard() -> N
         await until(lambda: b.presence(A.peer) is Presence.ALIVE)
         assert isinstance(a.mesh, MemoryMesh)
         a.mesh.fail()
-        assert "mesh" in a.degraded()
+        assert "mesh" in a.degraded_parts()
         await until(lambda: b.presence(A.peer) is Presence.LOST)
         assert Presence.SUSPECT in seen
         a.mesh.recover()
         await until(lambda: b.presence(A.peer) is Presence.ALIVE)
-        assert not a.degraded()
+        assert not a.degraded_parts()
 
 
 async def test_after_a_partition_both_sides_agree_again() -> None:
@@ -224,14 +224,14 @@ async def test_after_a_partition_both_sides_agree_again() -> None:
 async def test_a_store_that_fails_degrades_and_serving_goes_on_and_all_is_saved_later() -> None:
     net, store = MemoryNet(), FailingStore()
     async with node(net, A, store=store) as a, node(net, B, bootstrap=(A,)) as b:
-        await until(lambda: agree(a, b) and not a.degraded())
+        await until(lambda: agree(a, b) and not a.degraded_parts())
         store.broken = True
         await a.announce([LLAMA])
         await b.announce([QWEN])
-        await until(lambda: "store" in a.degraded())
+        await until(lambda: "store" in a.degraded_parts())
         await until(lambda: offers(b, "llama") and offers(a, "qwen"))
         store.broken = False
-        await until(lambda: not a.degraded())
+        await until(lambda: not a.degraded_parts())
         kept = (await store.read(Space.RECORDS)).values()
         assert set(kept) == {signed.frame for signed in a.catalog.held.values()}
 
@@ -240,7 +240,7 @@ async def test_a_store_that_cannot_be_read_does_not_keep_a_node_from_serving() -
     net, store = MemoryNet(), FailingStore()
     store.broken = True
     async with node(net, A, LLAMA, store=store, epoch=1) as a, node(net, B, bootstrap=(A,)) as b:
-        assert "store" in a.degraded()
+        assert "store" in a.degraded_parts()
         await until(lambda: offers(b, "llama") == {A.peer})
 
 
@@ -443,7 +443,7 @@ async def test_a_node_that_dies_is_lost_to_all_long_before_its_lease_is_over() -
         await until(lambda: {b.presence(A.peer), c.presence(A.peer)} == {Presence.LOST})
         a.mesh.recover()
         await until(lambda: {b.presence(A.peer), c.presence(A.peer)} == {Presence.ALIVE})
-        assert c.pulse(A.peer) is not None
+        assert c.health_of(A.peer) is not None
 
 
 async def test_after_a_restart_nodes_that_live_are_alive_again_though_no_heartbeat_comes() -> None:
@@ -462,10 +462,10 @@ async def test_after_a_restart_nodes_that_live_are_alive_again_though_no_heartbe
 async def test_heartbeats_that_counted_are_remembered_over_a_restart() -> None:
     net, store = MemoryNet(), MemoryStore()
     async with node(net, A, store=store) as a, node(net, B, bootstrap=(A,)):
-        await until(lambda: (pulse := a.pulse(B.peer)) is not None and pulse.beat > 2)
-        last = a.pulse(B.peer)
+        await until(lambda: (pulse := a.health_of(B.peer)) is not None and pulse.beat > 2)
+        last = a.health_of(B.peer)
     async with node(net, A, store=store) as again:
-        pulse = again.pulse(B.peer)
+        pulse = again.health_of(B.peer)
         assert pulse is not None
         assert last is not None
         assert (pulse.version, pulse.beat) >= (last.version, last.beat)
@@ -525,10 +525,10 @@ async def test_a_second_machine_with_our_key_is_reported_once_and_readiness_says
             version = Version(a.own.version.epoch, a.own.version.sequence + 10 + sequence)
             await other.publish(wire.encode_record(Record(A.peer, version), A).frame)
             await asyncio.sleep(0)
-        await until(lambda: "identity" in a.degraded())
+        await until(lambda: "identity" in a.degraded_parts())
         reported = [r for r in caplog.records if "this node's key" in r.getMessage()]
         assert [r.levelname for r in reported] == ["ERROR"]
-        assert "mesh" not in a.degraded()
+        assert "mesh" not in a.degraded_parts()
 
 
 async def test_a_flood_of_bad_frames_is_counted_and_honest_nodes_are_heard() -> None:

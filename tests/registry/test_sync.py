@@ -389,8 +389,8 @@ CROWD = strangers(2 * AT_ONCE)
 
 def met_by(asker: Replica, answerer: Replica) -> None:
     """Connect two replicas, of which the asker dials the other."""
-    asker.meet(answerer.peer, NOW, chosen=True)
-    answerer.meet(asker.peer, NOW, chosen=False)
+    asker.note_connected(answerer.peer, NOW, chosen=True)
+    answerer.note_connected(asker.peer, NOW, chosen=False)
 
 
 def test_a_node_that_comes_with_a_crowd_of_strangers_is_taken_in_itself() -> None:
@@ -404,7 +404,7 @@ def test_a_node_that_comes_with_a_crowd_of_strangers_is_taken_in_itself() -> Non
 
 def test_a_connected_node_is_read_where_the_strangers_before_it_took_all_the_room() -> None:
     stays = replica(B)
-    stays.meet(C.peer, NOW, chosen=False)
+    stays.note_connected(C.peer, NOW, chosen=False)
     frames = [word.frame for word in CROWD[: AT_ONCE + 10]]
     pushed = b"P" + batch(*frames, say(C).frame)
     assert sync.answer(stays, pushed, NOW, asker=A.peer)[0] == b"%d" % (AT_ONCE + 1)
@@ -414,7 +414,7 @@ def test_a_connected_node_is_read_where_the_strangers_before_it_took_all_the_roo
 def test_a_connected_node_is_pulled_where_there_is_room_for_no_stranger() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     exchange(one, honest(replica(B, *CROWD)))
-    one.meet(C.peer, NOW, chosen=True)
+    one.note_connected(C.peer, NOW, chosen=True)
     exchange(one, honest(replica(B, *CROWD, say(C))))
     assert C.peer in one.catalog.held
 

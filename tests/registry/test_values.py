@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from registry.records import Load, Service
-from registry.values import changed
+from registry.values import replace_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def test_a_value_takes_no_field_that_it_does_not_have() -> None:
 )
 def test_a_changed_value_is_as_replaced(value: Load, changes: dict[str, int]) -> None:
     before = repr(value)
-    made = changed(value, **changes)
+    made = replace_fields(value, **changes)
     assert made == replace(value, **changes)
     assert repr(made) == repr(replace(value, **changes))
     assert repr(value) == before
@@ -44,4 +44,4 @@ def test_a_changed_value_is_as_replaced(value: Load, changes: dict[str, int]) ->
 
 def test_a_value_is_not_changed_in_a_field_that_it_does_not_have() -> None:
     with pytest.raises(KeyError):
-        changed(Load(), in_fight=1)
+        replace_fields(Load(), in_fight=1)

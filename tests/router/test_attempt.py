@@ -8,7 +8,7 @@ import pytest
 
 from registry.members.liveness import Evidence
 from router.answer import NOTHING, Answer, Route
-from router.attempt import Attempt, AttemptDesk
+from router.attempt import Attempt, AttemptContext
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
 from router.ledger import Ledger
 from router.outcome import Outcome
@@ -19,8 +19,8 @@ OURS = own("http://127.0.0.1:1")
 Put = Callable[[Attempt], AbstractAsyncContextManager[Answer]]
 
 
-class Office(AttemptDesk):
-    """A desk that records the reported outcomes."""
+class Office(AttemptContext):
+    """A runner that records the reported outcomes."""
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []

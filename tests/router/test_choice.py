@@ -18,8 +18,8 @@ from router.choice import (
     MAX_TABLES,
     Chooser,
     Exclusions,
-    OfferedNames,
-    Tables,
+    NameOffersCache,
+    ReplicaTables,
 )
 from router.errors import NobodyServes, NoCapacity, UnknownModel, WorkerFailed
 from router.ledger import Ledger
@@ -118,7 +118,7 @@ async def test_a_request_waits_for_a_quick_worker_rather_than_go_to_a_slow_one(
         assert candidate.worker is not None
         times = scene.ledger.times.estimator(candidate.worker, Kind.CHAT)
         times.take(seconds, kilobytes=0, tokens=0, concurrency=1)
-    scene.ledger.waiting.took(chat().model, 0.5)
+    scene.ledger.waiting.record_slot_time(chat().model, 0.5)
     scene.ledger.count(NARROW.service)
     waiting = asyncio.ensure_future(scene.chooser.ordered(chat()))
     await asyncio.sleep(0)
@@ -126,7 +126,7 @@ async def test_a_request_waits_for_a_quick_worker_rather_than_go_to_a_slow_one(
     [chosen], holds_slot = await waiting
     assert (chosen.service, holds_slot) == (NARROW.service, True)
     # With a long queue at the quick worker, the slow one would finish sooner.
-    scene.ledger.waiting.took(chat().model, 500.0)
+    scene.ledger.waiting.record_slot_time(chat().model, 500.0)
     [chosen], holds_slot = await scene.chooser.ordered(chat())
     assert (chosen.service, holds_slot) == (OTHER.service, False)
     scene.ledger.release(NARROW.service)
@@ -187,7 +187,7 @@ async def test_a_pinned_replica_is_found_among_many() -> None:
 
 
 def test_a_table_is_rebuilt_when_its_replicas_have_changed() -> None:
-    tables, draw = Tables(), Random(1).random
+    tables, draw = ReplicaTables(), Random(1).random
     before, after = (many(count).catalog.offers[MODEL] for count in (100, 30))
     for _ in range(20):
         assert len(set(tables.draw(MODEL, before, draw))) == LOOKED_AT
@@ -200,48 +200,48 @@ def test_a_table_is_rebuilt_when_its_replicas_have_changed() -> None:
 def test_the_offers_of_a_name_are_rebuilt_when_its_workers_or_records_have_changed() -> None:
     world = many(3)
     world.workers = Workers.of([NARROW.worker])  # type: ignore[list-item]
-    names = OfferedNames(world, BoundedWorkers(world, Limits()))
+    names = NameOffersCache(world, BoundedWorkers(world, Limits()))
     found = names.of(chat())
-    assert [r.key[0] for r in found.everybody] == [OWN.peer, "n0", "n1", "n2"]
+    assert [r.key[0] for r in found.all_replicas] == [OWN.peer, "n0", "n1", "n2"]
     assert names.of(chat()) is found
     # A record that does not offer this name has changed.
     record = Record(PeerId("far"), Version(1, 0), services=(Service("p", "other"),))
     world.catalog = world.catalog.merge([Signed(record, b"far")])
     assert names.of(chat()) is found
     world.catalog = many(4).catalog
-    assert len(names.of(chat()).everybody) == 5
-    others = names.of(chat(kind=Kind.BATCH)).everybody
+    assert len(names.of(chat()).all_replicas) == 5
+    others = names.of(chat(kind=Kind.BATCH)).all_replicas
     assert {r.unfit for r in others} == {Reason.OTHER_TYPE}
     world.workers = Workers()
-    assert len(names.of(chat()).everybody) == 4
+    assert len(names.of(chat()).all_replicas) == 4
 
 
 def test_names_without_offers_take_no_room_in_the_cache() -> None:
     services = [Service("p", f"m{number}") for number in range(MAX_TABLES + 1)]
     workers = Workers.of(Worker(service, "http://127.0.0.1:1") for service in services)
     world = LoneWorld(OWN.peer, workers)
-    names = OfferedNames(world, BoundedWorkers(world, Limits()))
+    names = NameOffersCache(world, BoundedWorkers(world, Limits()))
     for service in services:
-        assert len(names.of(chat(service.model)).everybody) == 1
-        assert names.of(chat(f"no-{service.model}")).everybody == []
-    assert len(names._made) == MAX_TABLES
-    assert names._valid == names._made
+        assert len(names.of(chat(service.model)).all_replicas) == 1
+        assert names.of(chat(f"no-{service.model}")).all_replicas == []
+    assert len(names._cached) == MAX_TABLES
+    assert names._valid == names._cached
 
 
 def test_the_total_number_of_cached_offers_is_bounded() -> None:
     world = many(5)
-    names = OfferedNames(world, BoundedWorkers(world, Limits()), most_offers=12)
+    names = NameOffersCache(world, BoundedWorkers(world, Limits()), most_offers=12)
     for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING):
         found = names.of(chat(kind=kind))
         assert names.of(chat(kind=kind)) is found
-    assert [kind for _, kind in names._made] == [Kind.COMPLETION, Kind.EMBEDDING]
+    assert [kind for _, kind in names._cached] == [Kind.COMPLETION, Kind.EMBEDDING]
     # The same name with other offers counts once.
     world.catalog = many(7).catalog
-    assert len(names.of(chat(kind=Kind.EMBEDDING)).everybody) == 7
-    assert [kind for _, kind in names._made] == [Kind.COMPLETION, Kind.EMBEDDING]
+    assert len(names.of(chat(kind=Kind.EMBEDDING)).all_replicas) == 7
+    assert [kind for _, kind in names._cached] == [Kind.COMPLETION, Kind.EMBEDDING]
     world.catalog = many(13).catalog
     assert names.of(chat()) is names.of(chat())
-    assert [*names._made] == [*names._valid] == [(MODEL, Kind.CHAT)]
+    assert [*names._cached] == [*names._valid] == [(MODEL, Kind.CHAT)]
     assert names._offers == 13
 
 
@@ -324,44 +324,44 @@ async def test_the_only_replica_is_chosen_at_once_unless_something_speaks_agains
     here = LoneWorld(OWN.peer, Workers.of([OTHER.worker]))  # type: ignore[list-item]
     for world, asked in ((here, chat()), (many(1), chat()), (here, replace(chat(), own_only=True))):
         choice = chooser(world)
-        assert choice.at_once(asked) == choice.explain(asked).ordered
+        assert choice.choose_now(asked) == choice.explain(asked).ordered
         [only] = choice.explain(asked).ordered
-        assert choice.at_once(replace(asked, pin=Pin(node=only.node))) == (only,)
-        assert choice.at_once(replace(asked, pin=Pin(cid="nobody's"))) is None
+        assert choice.choose_now(replace(asked, pin=Pin(node=only.node))) == (only,)
+        assert choice.choose_now(replace(asked, pin=Pin(cid="nobody's"))) is None
         choice._ledger.retry_after.told(only.address, 1.0, 0.0)
-        assert choice.at_once(asked) is None
+        assert choice.choose_now(asked) is None
         choice._ledger.retry_after.told(only.address, 0.0, 0.0)
-        assert choice.at_once(asked) == (only,)
+        assert choice.choose_now(asked) == (only,)
         for _ in range(TRIP):
             choice._ledger.health.show(only.address, Sign.FAILED, 0.0)
-        assert choice.at_once(asked) is None
+        assert choice.choose_now(asked) is None
     theirs = many(1)
-    assert chooser(theirs).at_once(replace(chat(), own_only=True)) is None
+    assert chooser(theirs).choose_now(replace(chat(), own_only=True)) is None
     theirs.lost = frozenset({PeerId("n0")})
-    assert chooser(theirs).at_once(chat()) is None
+    assert chooser(theirs).choose_now(chat()) is None
     here.draining = True
-    assert chooser(here).at_once(chat()) is None
+    assert chooser(here).choose_now(chat()) is None
 
 
 async def test_the_only_replica_is_not_chosen_at_once_without_a_slot_or_image_input(
     scene: Scene,
 ) -> None:
-    assert scene.chooser.at_once(chat()) == scene.chooser.explain(chat()).ordered
+    assert scene.chooser.choose_now(chat()) == scene.chooser.explain(chat()).ordered
     attempt = scene.books.begin(NARROW)
-    assert scene.chooser.at_once(chat()) is None
+    assert scene.chooser.choose_now(chat()) is None
     attempt.end()
     reads = replace(NARROW.service, abilities=int(Ability.TEXT_IN))
     scene.world.workers = Workers.of([Worker(reads, "http://127.0.0.1:1")])
     seen = b'{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
-    assert scene.chooser.at_once(chat()) == scene.chooser.explain(chat()).ordered
-    assert scene.chooser.at_once(chat(body=seen)) is None
+    assert scene.chooser.choose_now(chat()) == scene.chooser.explain(chat()).ordered
+    assert scene.chooser.choose_now(chat(body=seen)) is None
 
 
 async def test_excluded_replicas_are_remembered_with_their_reasons(scene: Scene) -> None:
     scene.serve(NARROW, OTHER)
     scene.ledger.count(NARROW.service)
     asked = chat()
-    assert scene.chooser.at_once(asked) is None
+    assert scene.chooser.choose_now(asked) is None
     await scene.chooser.ordered(asked)
     scene.ledger.release(NARROW.service)
     [left] = scene.chooser.exclusions.of(asked.id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from registry.catalog import Catalog, Signed
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, Version
 from router import dialects
@@ -50,7 +50,7 @@ class AsListed(Policy):
     """Policy that tries workers in the order of their ids."""
 
     def order(
-        self, request: Request, candidates: Sequence[Candidate], random: Chance
+        self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         return sorted(candidates, key=lambda candidate: candidate.service.cid)
 
@@ -96,7 +96,7 @@ class World:
     def is_silent(self, node: PeerId) -> bool:
         return node in self.silent
 
-    def look_at(self, node: PeerId) -> None:
+    def request_probe(self, node: PeerId) -> None:
         self.looked.append(node)
 
     def observe(self, outcome: Outcome) -> None:
@@ -389,11 +389,11 @@ async def test_a_frozen_worker_is_left_and_gets_only_probes_until_it_answers_one
             await asyncio.sleep(0.02)
         assert (await asking)[1] == 2
         last = world.router.explain(chat()).ordered[-1]
-        assert world.router.stopped(last)
+        assert world.router.is_stopped(last)
         assert last.ejected
         assert (await world.ask(chat()))[1] == 1
         thawed.set()
-        while world.router.stopped(last):
+        while world.router.is_stopped(last):
             world.now = clock()
             await asyncio.sleep(0.02)
         # Only the first request reached the worker; everything else was probes.
@@ -420,7 +420,7 @@ async def test_a_single_threaded_worker_is_waited_for_if_there_is_no_alternative
         world.serve(mine)
         sent_on = replace(chat(), own_only=True, waits=alone, holds=False)
         asking = asyncio.ensure_future(world.ask(sent_on))
-        while not (world.router.stopped(mine) or asking.done()):
+        while not (world.router.is_stopped(mine) or asking.done()):
             world.now += 0.5
             await asyncio.sleep(0.02)
         # The two looks after which the worker would be given up.
@@ -504,7 +504,7 @@ async def test_the_slots_of_a_worker_are_learnt_from_refusals_and_refused_reques
         assert all(b'"llama"' in body for body, _ in await asyncio.gather(*callers))
         [bounded] = world.router.explain(chat()).ordered
         assert bounded.slots == 4
-        assert world.router.bounded(bounded.service)
+        assert world.router.has_learnt_limit(bounded.service)
         refused = worker.refused
         assert refused >= 16
         await asyncio.gather(*(world.ask(chat()) for _ in range(20)))
@@ -529,7 +529,7 @@ async def test_a_worker_that_never_refuses_has_no_learnt_limit(world: World) -> 
         world.serve(mine := own(worker.url))
         await asyncio.gather(*(world.ask(chat()) for _ in range(50)))
         assert world.router.explain(chat()).ordered[0].slots == 0
-        assert not world.router.bounded(mine.service)
+        assert not world.router.has_learnt_limit(mine.service)
 
 
 async def test_attempts_at_unreachable_workers_cost_no_budget(world: World) -> None:

@@ -14,10 +14,10 @@ from router.failover import (
     ContinuedText,
     Finish,
     Resume,
+    continued_text,
     ended_too_soon,
-    gives_up,
+    is_failure_event,
     is_wanted,
-    of,
 )
 from router.openai.sse import Event, data_of
 from router.requests import Kind, Request
@@ -41,7 +41,7 @@ def asked(kind: Kind = Kind.CHAT, **fields: object) -> Request:
 
 
 def stream(request: Request) -> ContinuedText:
-    found = of(request)
+    found = continued_text(request)
     assert found is not None
     return found
 
@@ -98,7 +98,7 @@ def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
         left = left[going._written - before :]
         if cut == len(events):
             break
-        step = going.broke(ONE)
+        step = going.decide_continuation(ONE)
         if isinstance(step, Finish):
             sent += step.last
             break
@@ -109,7 +109,7 @@ def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
             assert again["prompt"] == "count:" + so_far
         elif so_far:
             assert again["messages"][-1] == {"role": "assistant", "content": so_far}
-        sent += going.seam(TWO)
+        sent += going.seam_event(TWO)
     assert text_of(sent) == "".join(WORDS)
     assert sent.count(b"data: [DONE]\n\n") == 1
     assert sent.endswith(b"data: [DONE]\n\n")
@@ -127,7 +127,7 @@ def died(*events: Event, **fields: object) -> tuple[ContinuedText, Resume | Fini
     going = stream(asked(**fields))
     for each in events:
         going.take(each)
-    return going, going.broke(ONE)
+    return going, going.decide_continuation(ONE)
 
 
 def words(count: int) -> list[Event]:
@@ -142,7 +142,7 @@ def test_a_stream_that_does_not_break_is_unchanged() -> None:
 
 def test_the_seam_names_both_nodes_and_the_characters_before_it() -> None:
     going, _ = died(*words(2))
-    [said] = read(going.seam(TWO))
+    [said] = read(going.seam_event(TWO))
     assert said["modelvine"] == {"seam": {"from": ONE, "to": TWO, "characters": len("One two")}}
     assert said["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
     assert said["id"] == "a"
@@ -187,7 +187,7 @@ def test_a_stream_that_broke_before_its_first_word_is_requested_again_unchanged(
 def test_an_error_event_of_the_worker_ends_its_part_and_is_not_passed_on() -> None:
     going = stream(asked())
     assert going.take(event({"error": {"message": "engine is dead"}})) == b""
-    assert isinstance(going.broke(ONE), Resume)
+    assert isinstance(going.decide_continuation(ONE), Resume)
 
 
 def test_the_number_of_seams_is_bounded() -> None:
@@ -195,19 +195,19 @@ def test_the_number_of_seams_is_bounded() -> None:
     for _ in range(MOST_SEAMS):
         for said in words(1):
             going.take(said)
-        assert isinstance(going.broke(ONE), Resume)
+        assert isinstance(going.decide_continuation(ONE), Resume)
     for said in words(1):
         going.take(said)
-    assert going.broke(ONE) is None
+    assert going.decide_continuation(ONE) is None
 
 
 def test_a_request_that_kills_its_workers_is_sent_to_two_at_most() -> None:
     going = stream(asked())
-    step = going.broke(ONE)
+    step = going.decide_continuation(ONE)
     assert isinstance(step, Resume)
     # The next worker learns that one has died already, and the request is not held for a worker to come back.
     assert (step.request.deaths, step.request.holds) == (1, False)
-    assert going.broke(ONE) is None
+    assert going.decide_continuation(ONE) is None
 
 
 def test_a_stream_that_states_null_finish_reasons_needs_a_final_one() -> None:
@@ -222,9 +222,9 @@ def test_a_stream_that_states_null_finish_reasons_needs_a_final_one() -> None:
 
 
 def test_only_an_error_event_is_a_failure_and_not_an_error_within_a_text() -> None:
-    assert gives_up(event({"error": {"message": "engine is dead"}}))
-    assert not gives_up(event({"choices": [], "error": None}))
-    assert not gives_up(event({"choices": [{"delta": {"content": '{"error": 1}'}}]}))
+    assert is_failure_event(event({"error": {"message": "engine is dead"}}))
+    assert not is_failure_event(event({"choices": [], "error": None}))
+    assert not is_failure_event(event({"choices": [{"delta": {"content": '{"error": 1}'}}]}))
 
 
 def test_the_remembered_text_is_bounded() -> None:
@@ -252,7 +252,7 @@ def test_a_stream_with_other_than_plain_text_is_passed_on_but_not_continued(
     going = stream(asked())
     odd = event({"choices": choices})
     assert going.take(odd) == odd.raw
-    assert going.broke(ONE) is None
+    assert going.decide_continuation(ONE) is None
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_stream_with_other_than_plain_text_is_passed_on_but_not_continued(
     ],
 )
 def test_requests_that_cannot_be_continued_are_not(fields: dict[str, object]) -> None:
-    assert of(asked(**fields)) is None
+    assert continued_text(asked(**fields)) is None
 
 
 def test_only_text_streams_whose_callers_want_it_are_continued() -> None:
@@ -279,9 +279,9 @@ def test_only_text_streams_whose_callers_want_it_are_continued() -> None:
     assert not is_wanted(replace(asked(), stream=False))
     assert not is_wanted(replace(asked(), kind=Kind.SPEECH))
     assert not is_wanted(replace(asked(), fallbacks=("other",)))
-    assert of(asked(Kind.COMPLETION, prompt=["a", "b"])) is None
-    assert of(asked(Kind.COMPLETION, echo=True)) is None
-    assert of(asked(n=1, response_format={"type": "text"}, tools=[])) is not None
+    assert continued_text(asked(Kind.COMPLETION, prompt=["a", "b"])) is None
+    assert continued_text(asked(Kind.COMPLETION, echo=True)) is None
+    assert continued_text(asked(n=1, response_format={"type": "text"}, tools=[])) is not None
 
 
 @given(st.lists(st.binary(max_size=40)))
@@ -289,5 +289,5 @@ def test_nonsense_in_a_stream_raises_nothing(lines: list[bytes]) -> None:
     going = stream(asked())
     for line in lines:
         going.take(Event(line, line))
-    going.broke(ONE)
-    going.seam(TWO)
+    going.decide_continuation(ONE)
+    going.seam_event(TWO)

@@ -10,9 +10,9 @@ from registry.members.liveness import Presence
 from registry.records import PeerId, Service
 from router.answer import NOTHING, Answer, Route
 from router.errors import WorkerUnreachable
-from router.first_byte_timeout import LOOK_AFTER, LOOKS_CUT_OFF, Waits
+from router.first_byte_timeout import LOOK_AFTER, LOOKS_CUT_OFF, FirstByteWaits
 from router.select.candidates import Candidate
-from router.state.readiness import not_ready
+from router.state.readiness import is_not_ready
 from tests.router.peer_node import peer_node, way_to
 from tests.router.test_dispatch import World
 from tests.router.world import MODEL, chat, own, until
@@ -31,9 +31,9 @@ class Party:
         self.silent: set[Candidate] = set()
         self.trusted = {OTHER}
         self.cut_off: set[Candidate] = set()
-        self.waits = Waits(self)
+        self.waits = FirstByteWaits(self)
 
-    def look_at(self, candidate: Candidate) -> None:
+    def request_probe(self, candidate: Candidate) -> None:
         self.looked.append(candidate)
 
     def is_silent(self, candidate: Candidate) -> bool:
@@ -59,7 +59,7 @@ class Party:
 
     def look(self, *, times: int = 2) -> None:
         for _ in range(times):
-            self.waits.look_through(asyncio.get_running_loop().time() + LOOK_AFTER)
+            self.waits.check_waits(asyncio.get_running_loop().time() + LOOK_AFTER)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_only_a_request_that_has_waited_for_some_time_causes_a_probe(
     party: Party,
 ) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
-    party.waits.look_through(asyncio.get_running_loop().time())
+    party.waits.check_waits(asyncio.get_running_loop().time())
     assert party.looked == []
     party.look(times=1)
     assert party.looked == [FAR]
@@ -122,7 +122,7 @@ async def test_a_peer_that_is_alive_but_cut_off_is_given_up_to_be_reached_anothe
     party.look(times=1)
     with pytest.raises(WorkerUnreachable) as caught:
         await waiting
-    assert not_ready(caught.value)
+    assert is_not_ready(caught.value)
 
 
 async def test_a_long_wait_for_a_node_that_answers_some_probes_goes_on(party: Party) -> None:

@@ -131,7 +131,7 @@ def told(
     usual: LatencyQuantiles, *seconds: float, model: str = "m", kind: Kind = Kind.CHAT
 ) -> float | None:
     for one in seconds:
-        usual.took(model, kind, one)
+        usual.record(model, kind, one)
     return usual.slow(model, kind)
 
 
@@ -156,7 +156,7 @@ def test_the_number_of_remembered_models_is_bounded() -> None:
     usual = LatencyQuantiles()
     for n in range(MAX_MODELS + 5):
         told(usual, 1.0, model=str(n))
-    assert len(usual._took) == MAX_MODELS
+    assert len(usual._latencies) == MAX_MODELS
 
 
 @given(st.lists(st.floats(0, 100), min_size=FEWEST, max_size=3 * SAMPLES))

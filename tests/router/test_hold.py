@@ -36,7 +36,7 @@ async def router(settings: RouterSettings = PATIENT) -> AsyncIterator[World]:
         made = World(ours)
         yield made
         assert not made.router.in_flight
-        assert not made.router._held_requests._rooms
+        assert not made.router._held_requests._queues
 
 
 def free_port() -> int:
@@ -150,7 +150,7 @@ async def test_a_caller_that_leaves_gives_up_its_place_and_the_others_wait_on() 
         world.serve(own(worker.url))
         asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(4)]
         await until(lambda: world.router.events["held"] == 4)
-        [room] = world.router._held_requests._rooms.values()
+        [room] = world.router._held_requests._queues.values()
         for leaving in asking[:3]:
             leaving.cancel()
         await asyncio.wait(asking[:3])
@@ -228,13 +228,13 @@ async def test_a_worker_that_never_answered_a_probe_is_not_waited_for() -> None:
     async with router() as world:
         world.serve(worker := own(f"http://127.0.0.1:{port}"))
         assert worker.worker is not None
-        assert not await world.router.greet(worker.worker)
+        assert not await world.router.check_alive(worker.worker)
         assert world.router.health_of(worker.worker) == "never answered"
         with pytest.raises(WorkerUnreachable):
             await world.ask(chat())
         assert world.router.events["held"] == 0
         async with running(port=port):
-            assert await world.router.greet(worker.worker)
+            assert await world.router.check_alive(worker.worker)
             assert world.router.health_of(worker.worker) == "ok"
         # From now on the worker counts as one that restarts.
         asking = asyncio.ensure_future(world.ask(chat()))
@@ -260,7 +260,7 @@ async def test_while_one_request_tries_a_worker_long_away_the_others_fail_at_onc
     async with router() as world:
         world.serve(worker := own(f"http://127.0.0.1:{port}"))
         assert worker.worker is not None
-        await world.router.greet(worker.worker)
+        await world.router.check_alive(worker.worker)
         for _ in range(TRIP):
             with pytest.raises(WorkerUnreachable):
                 await world.ask(chat())

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from router.large_bodies import aside, takes_long
+from router.large_bodies import in_thread_if_large, is_large_body
 from router.openai import body as bodies
 from tests.swarm.waiting import SLACK, show
 
@@ -52,7 +52,7 @@ def prepared(body: bytes) -> bytes:
     """Prepare a body as a node does before it sends it to a worker."""
     asked = bodies.read(body, JSON)
     assert asked.model == "m"
-    return bodies.with_model(bodies.for_worker(body, JSON), JSON, "other")
+    return bodies.with_model(bodies.without_node_fields(body, JSON), JSON, "other")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def prepared(body: bytes) -> bytes:
 )
 async def test_the_event_loop_goes_on_while_a_large_body_is_read(made):
     body = made()
-    assert takes_long(body)
+    assert is_large_body(body)
     for _ in range(TRIES):
-        work = asyncio.ensure_future(aside(body, partial(prepared, body)))
+        work = asyncio.ensure_future(in_thread_if_large(body, partial(prepared, body)))
         held = await longest_hold(work)
         show("a large body", longest_hold=held)
         if held < MAX_HELD * SLACK:
@@ -80,9 +80,11 @@ async def test_the_event_loop_goes_on_while_a_large_body_is_read(made):
 
 
 def test_a_form_is_read_at_once_whatever_its_bytes():
-    assert not takes_long(b"--boundary\r\n" + b",," * 700_000)
+    assert not is_large_body(b"--boundary\r\n" + b",," * 700_000)
 
 
 async def test_a_short_body_is_read_at_once():
     body = b'{"model":"m"}'
-    assert await aside(body, partial(bodies.read, body, JSON)) == bodies.read(body, JSON)
+    assert await in_thread_if_large(body, partial(bodies.read, body, JSON)) == bodies.read(
+        body, JSON
+    )

@@ -136,7 +136,7 @@ def answer(
     attempt.answered(said)
     books.time += 2.0
     attempt.end()
-    return books.ledger.times.of_own(OURS.service, kind)
+    return books.ledger.times.own_service_time(OURS.service, kind)
 
 
 async def test_the_service_time_of_an_own_worker_is_learnt(books: Clocked, ledger: Ledger) -> None:
@@ -153,7 +153,7 @@ async def test_of_answers_in_quick_succession_one_per_pause_is_learnt_from(books
         attempt.answered(replace(begun(), length=4))
         books.time += PAUSE / 10
         attempt.end()
-    time = books.ledger.times.of_own(OURS.service, Kind.CHAT)
+    time = books.ledger.times.own_service_time(OURS.service, Kind.CHAT)
     assert time is not None
     assert 9 <= time.answers <= 10
 
@@ -226,9 +226,9 @@ async def test_the_first_bytes_of_streams_are_learnt(books: Clocked) -> None:
     stream.usage = Usage(7, 50)
     books.time += 1.75
     attempt.end()
-    time = books.ledger.times.of_own(OURS.service, Kind.CHAT)
+    time = books.ledger.times.own_service_time(OURS.service, Kind.CHAT)
     assert time is not None
-    first = time.until_first(kilobytes=len(chat().body) / 1_000)
+    first = time.seconds_to_first_byte(kilobytes=len(chat().body) / 1_000)
     assert first == pytest.approx(0.25)
 
 

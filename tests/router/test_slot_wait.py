@@ -262,7 +262,7 @@ class LingeringWorld:
         self.released.append(service)
 
     def ended(self, service: Service) -> bool:
-        return self.lingering.keeps(service, self)
+        return self.lingering.keep_slot(service, self)
 
 
 async def test_a_slot_without_a_note_is_free_at_once() -> None:

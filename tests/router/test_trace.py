@@ -6,7 +6,7 @@ from itertools import count
 from registry.records import Service
 from router.answer import NOTHING, Answer, Route
 from router.attempt import Attempt
-from router.desk import as_asked
+from router.attempt_runner import request_for_candidate
 from router.errors import AnswerBroken, WorkerFailed, WorkerTimeout
 from router.openai.usage import Usage
 from router.requests import PassedHeaders
@@ -38,29 +38,29 @@ THEIRS = Candidate("another", Service("p", "llama", "c"))
 
 def test_a_workers_span_is_a_child_of_the_call_and_the_call_of_the_attempt():
     trace = traced()
-    attempt = trace.attempted(chat(), OURS, (THEIRS,), 1)
+    attempt = trace.add_attempt(chat(), OURS, (THEIRS,), 1)
     assert (attempt.id, attempt.call, attempt.others) == ("0" * 15 + "1", "0" * 15 + "2", 1)
-    assert trace.onward({"tracestate": "a=b"}, attempt) == {
+    assert trace.outgoing_headers({"tracestate": "a=b"}, attempt) == {
         "tracestate": "a=b", "traceparent": f"00-{TRACE}-{attempt.call}-01",
     }  # fmt: skip
 
 
 def test_another_nodes_span_is_a_child_of_the_attempt():
     trace = traced()
-    attempt = trace.attempted(chat(), THEIRS, (), 1)
+    attempt = trace.add_attempt(chat(), THEIRS, (), 1)
     assert attempt.call == ""
-    assert trace.onward({}, attempt) == {"traceparent": f"00-{TRACE}-{attempt.id}-01"}
+    assert trace.outgoing_headers({}, attempt) == {"traceparent": f"00-{TRACE}-{attempt.id}-01"}
 
 
 def test_each_attempt_has_its_own_id_and_the_recorded_attempts_are_bounded():
     trace = traced()
-    made = [trace.attempted(chat(), THEIRS, (), n) for n in range(MOST_ATTEMPTS + 3)]
+    made = [trace.add_attempt(chat(), THEIRS, (), n) for n in range(MOST_ATTEMPTS + 3)]
     assert len({attempt.id for attempt in made}) == len(made)
     assert trace.attempts == made[:MOST_ATTEMPTS]
 
 
 def test_only_the_class_of_an_error_is_recorded():
-    attempt = traced().attempted(chat(), THEIRS, (), 1)
+    attempt = traced().add_attempt(chat(), THEIRS, (), 1)
     attempt.over(WorkerTimeout("first byte", 5.0), None, 3.0)
     assert (attempt.error, attempt.ended) == ("WorkerTimeout", 3.0)
 
@@ -78,8 +78,8 @@ def test_a_request_carries_the_span_of_its_attempt_or_without_a_trace_its_caller
     trace = traced()
     attempt = put(Office(), trace)
     [noted] = trace.attempts
-    assert as_asked(attempt).passed == {"traceparent": f"00-{TRACE}-{noted.call}-01"}
-    assert as_asked(put(Office(), None)).passed == {"traceparent": "00-1-2-01"}
+    assert request_for_candidate(attempt).passed == {"traceparent": f"00-{TRACE}-{noted.call}-01"}
+    assert request_for_candidate(put(Office(), None)).passed == {"traceparent": "00-1-2-01"}
 
 
 def test_an_attempt_records_its_times_and_usage_however_it_ends():

@@ -14,9 +14,9 @@ from router.worker_description import (
     OfferedModel,
     WorkerDescription,
     abilities_of,
+    complete_worker,
     count_of,
     models_of,
-    taught,
     text_of,
 )
 from router.workers import Worker
@@ -40,24 +40,24 @@ def test_a_worker_with_a_single_model_has_it_under_any_name() -> None:
 
 def test_a_description_does_not_override_the_operators_settings() -> None:
     said = OfferedModel("m", 4096, Ability.TEXT_IN)
-    assert taught(worker(), said).service == Service("p", "m", context=4096, abilities=1)
-    assert taught(worker(context=100), said).service.context == 100
+    assert complete_worker(worker(), said).service == Service("p", "m", context=4096, abilities=1)
+    assert complete_worker(worker(context=100), said).service.context == 100
     mute = worker()
-    assert taught(mute, OfferedModel("m")) is mute
+    assert complete_worker(mute, OfferedModel("m")) is mute
 
 
 def test_a_verbatim_protocol_bit_does_not_count_as_an_operators_setting() -> None:
     in_tgis = replace(worker(), service=Service("p", "m", abilities=Ability.TGI))
     said = OfferedModel("m", abilities=Ability.TEXT_IN)
-    assert taught(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
+    assert complete_worker(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
     told = replace(worker(), service=Service("p", "m", abilities=Ability.TGI | Ability.IMAGE_IN))
-    assert taught(told, said) is told
+    assert complete_worker(told, said) is told
 
 
 def test_the_own_path_bit_does_not_count_as_an_operators_setting() -> None:
     alone = replace(worker(), service=Service("p", "m", abilities=Ability.OWN_PATH))
     said = OfferedModel("m", abilities=Ability.TEXT_IN)
-    assert taught(alone, said).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
+    assert complete_worker(alone, said).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
 
 
 def test_each_type_of_one_name_has_its_own_description() -> None:

@@ -9,7 +9,15 @@ import pytest
 from registry.records import Service
 from router.dialects import Dialect
 from router.errors import WorkerFailed
-from router.worker_metrics import AGAIN, FRESH, Figure, Figures, FigureValues, in_text, known
+from router.worker_metrics import (
+    AGAIN,
+    FRESH,
+    Figure,
+    Figures,
+    FigureValues,
+    parse_metrics,
+    valid_figures,
+)
 from router.workers import Worker
 
 ONE, TWO = (Worker(Service("p", name), "http://w", dialect="tells") for name in ("one", "two"))
@@ -127,7 +135,7 @@ tgi_batch_current_size{model="a b"} 2
 tgi_batch_current_size{model="c"} 0.5 1700000000
 other 7
 """
-    assert in_text(text, NAMES) == {Figure.QUEUED: 3, Figure.RUNNING: 2.5}
+    assert parse_metrics(text, NAMES) == {Figure.QUEUED: 3, Figure.RUNNING: 2.5}
 
 
 @pytest.mark.parametrize(
@@ -135,10 +143,10 @@ other 7
              b"tgi_queue_size NaN", b"tgi_queue_size +Inf", b"tgi_queue_size -1", b"tgi_queue_size " + b"9" * 400]
 )  # fmt: skip
 def test_invalid_metric_lines_are_ignored(said: bytes) -> None:
-    told = in_text(said, NAMES)
+    told = parse_metrics(said, NAMES)
     assert not told or said.endswith(b"9" * 40)
 
 
 def test_figures_are_finite_and_not_negative() -> None:
     said = {Figure.QUEUED: -1.0, Figure.RUNNING: float("nan"), Figure.SPEED: 0.0}
-    assert known(said) == {Figure.SPEED: 0.0}
+    assert valid_figures(said) == {Figure.SPEED: 0.0}

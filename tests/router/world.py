@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from registry.records import Reach, Service
 from registry.signing import Identity
 from router.answer import Answer
-from router.attempt import Attempt, AttemptDesk
+from router.attempt import Attempt, AttemptContext
 from router.dialects import Dialect
 from router.outcome import Outcome
 from router.peers.links import Links
@@ -55,8 +55,8 @@ def own(
     return Candidate(OWN.peer, service, worker)
 
 
-class Books(AttemptDesk):
-    """A desk that books attempts without sending them."""
+class Books(AttemptContext):
+    """A runner that books attempts without sending them."""
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         raise NotImplementedError(attempt.number)

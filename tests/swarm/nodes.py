@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from node.demo.play import STOP_WITHIN, Actor, Stage
+from node.demo.play import STOP_WITHIN, Actor, ProcessGroup
 
 Settings = Mapping[str, Mapping[str, object]]
 """Section → name → value, as in `modelvine.toml`."""
@@ -129,10 +129,10 @@ class Swarm:
         self._processes.append(actor.process)
         return actor
 
-    def _stage(self) -> Stage:
-        return self._stages.enter_context(Stage(self.folder))
+    def _stage(self) -> ProcessGroup:
+        return self._stages.enter_context(ProcessGroup(self.folder))
 
-    def _start(self, stage: Stage, start: Start, known: Sequence[Node]) -> Node:
+    def _start(self, stage: ProcessGroup, start: Start, known: Sequence[Node]) -> Node:
         folder = self.folder / start.name
         written = self.folder / f"{start.name}.toml"
         written.write_text(_toml(start.settings))

@@ -14,7 +14,7 @@ from node.cli.console.options import CommandParser
 from node.cli.console.worker_options import MODALITIES, TYPES
 
 
-class WordPlace(Enum):
+class ValueSource(Enum):
     """Source of an argument's values, where they are not a fixed list."""
 
     FILES = "files"
@@ -29,13 +29,13 @@ class Argument:
     name: str
     flags: Sequence[str]
     about: str
-    values: Sequence[str] | WordPlace | None
+    values: Sequence[str] | ValueSource | None
     repeatable: bool = False
 
     @property
     def listed(self) -> Sequence[str]:
         """Its values, if they are a fixed list."""
-        return () if self.values is None or isinstance(self.values, WordPlace) else self.values
+        return () if self.values is None or isinstance(self.values, ValueSource) else self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CommandWords:
     @property
     def asks_for_a_model(self) -> bool:
         """Whether its first positional argument is a model's name."""
-        return any(a.values is WordPlace.MODELS for a in self.arguments)
+        return any(a.values is ValueSource.MODELS for a in self.arguments)
 
 
 _MODEL = "MODEL"
@@ -82,7 +82,9 @@ def _argument(action: argparse.Action, *, first: bool) -> Argument:
     )
 
 
-def _values(action: argparse.Action, name: str, *, first: bool) -> Sequence[str] | WordPlace | None:
+def _values(
+    action: argparse.Action, name: str, *, first: bool
+) -> Sequence[str] | ValueSource | None:
     if action.nargs == 0:
         return None
     if action.choices:
@@ -90,10 +92,10 @@ def _values(action: argparse.Action, name: str, *, first: bool) -> Sequence[str]
     if name.startswith("{"):
         return name.strip("{}").split(",")
     if name in _PATHS:
-        return WordPlace.FILES
+        return ValueSource.FILES
     if first and name == _MODEL:
-        return WordPlace.MODELS
-    return _LISTS.get(action.dest, WordPlace.NOBODY_KNOWS)
+        return ValueSource.MODELS
+    return _LISTS.get(action.dest, ValueSource.NOBODY_KNOWS)
 
 
 def bash(parser: CommandParser) -> str:
@@ -158,7 +160,7 @@ def _words(command: CommandWords) -> str:
 
 
 def _bash_values(argument: Argument) -> str:
-    if argument.values is WordPlace.FILES:
+    if argument.values is ValueSource.FILES:
         return "_modelvine_files; "
     if argument.listed:
         return f'COMPREPLY=($(compgen -W {_quoted(" ".join(argument.listed))} -- "$cur")); '
@@ -231,7 +233,7 @@ def _zsh_specs(argument: Argument) -> Iterator[str]:
 def _zsh_values(argument: Argument) -> str:
     if argument.listed:
         return f"({' '.join(argument.listed)})"
-    known = {WordPlace.FILES: "_files", WordPlace.MODELS: "_modelvine_models"}
+    known = {ValueSource.FILES: "_files", ValueSource.MODELS: "_modelvine_models"}
     return next((how for place, how in known.items() if argument.values is place), " ")
 
 
@@ -279,9 +281,9 @@ def _fish_lines(command: CommandWords) -> Iterator[str]:
 
 
 def _fish_values(argument: Argument) -> str:
-    if argument.values is WordPlace.FILES:
+    if argument.values is ValueSource.FILES:
         return "-r -F"
-    if argument.values is WordPlace.MODELS:
+    if argument.values is ValueSource.MODELS:
         return "-x -a '(__modelvine_models)'"
     return f"-x -a {_fish_quoted(' '.join(argument.listed))}" if argument.listed else "-x"
 

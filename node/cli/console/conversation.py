@@ -32,7 +32,7 @@ def converse(conversation: "Conversation") -> int:
     """Send what is typed, line by line, until Ctrl-D, or Ctrl-C twice; return the exit code."""
     with suppress(ImportError):  # not every Python has it; without it the terminal edits lines
         import readline  # noqa: F401, PLC0415 - `input` edits lines once this is loaded
-    talk = Talk(conversation)
+    talk = ChatSession(conversation)
     note("/help lists commands; Ctrl-C clears the line or stops an answer, Ctrl-D ends.")
     cleared = False
     while not talk.over:
@@ -53,7 +53,7 @@ def converse(conversation: "Conversation") -> int:
     return 0
 
 
-class Talk:
+class ChatSession:
     """Handler of typed lines."""
 
     def __init__(self, conversation: "Conversation") -> None:

@@ -82,7 +82,7 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
         url, origin = sources.DEFAULT_NODE, "the default"
     url = url.rstrip("/")
     _check(url, origin)
-    token = sources.key_shown() or (_token(data_dir, url) if url == running else "")
+    token = sources.configured_key() or (_token(data_dir, url) if url == running else "")
     shown = certificate if url == running else ""
     return Client(NodeEndpoint(url, origin, token, shown)), name
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from node.config.sources import redraws
+from node.config.sources import can_redraw
 from registry.clock import Clock
 
 EVERY = 10.0
@@ -20,7 +20,7 @@ class Progress:
     def __init__(self, now: Clock, out: TextIO | None = None) -> None:
         self._now = now
         self._out = out or sys.stderr
-        self._moving = redraws(self._out)
+        self._moving = can_redraw(self._out)
         self._first: tuple[float, int] | None = None
         self._written = -EVERY
         self._said = ""

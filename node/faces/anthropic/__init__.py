@@ -14,14 +14,14 @@ from node.faces import Serving
 from node.faces.anthropic.encoder import AnthropicEvents
 from node.faces.anthropic.errors import refused as in_own_form
 from node.faces.anthropic.request_mapping import read
-from node.faces.anthropic.token_count import counted, estimated
-from node.faces.encoder import SpokenAnswer
+from node.faces.anthropic.token_count import counted_tokens, estimated_tokens
+from node.faces.encoder import AnswerForm
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.openai import request_of
 from node.faces.request_ids import ID
 from node.faces.request_reader import json_answer, read_fields
 from node.faces.respond import answer
-from router.openai.body import written
+from router.openai.body import encode_json
 from router.requests import Kind
 
 MESSAGES = "/v1/messages"
@@ -42,13 +42,13 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes for clients."""
 
     async def messages(http: web.Request) -> web.StreamResponse:
-        async def ask() -> SpokenAnswer:
+        async def ask() -> AnswerForm:
             asked = read(await read_fields(http, context.settings))
-            request = request_of(context, http, Kind.CHAT, written(asked.fields))
+            request = request_of(context, http, Kind.CHAT, encode_json(asked.fields))
             own_id = f"{getrandbits(128):032x}"
             limit = context.settings.router.max_event_bytes
             encoder = AnthropicEvents(asked, http[ID], own_id, max_event_bytes=limit)
-            return SpokenAnswer(request, encoder, asked.dropped)
+            return AnswerForm(request, encoder, asked.dropped)
 
         def refuse(said: Refusal) -> Refusal:
             return in_own_form(said, http[ID])
@@ -58,11 +58,11 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     async def count(http: web.Request) -> web.StreamResponse:
         try:
             fields = read(await read_fields(http, context.settings), limited=False).fields
-            request = request_of(context, http, Kind.CHAT, written(fields))
-            found = await counted(context, http.get(PRINCIPAL, ANYBODY), request, fields)
+            request = request_of(context, http, Kind.CHAT, encode_json(fields))
+            found = await counted_tokens(context, http.get(PRINCIPAL, ANYBODY), request, fields)
         except KNOWN as error:
             return in_own_form(refusal(error), http[ID]).response()
-        estimate = {"input_tokens": estimated(fields), "estimated": True}
+        estimate = {"input_tokens": estimated_tokens(fields), "estimated": True}
         return json_answer(estimate if found is None else {"input_tokens": found})
 
     return [web.post(MESSAGES, messages), web.post(COUNT, count)]

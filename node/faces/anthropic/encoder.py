@@ -12,10 +12,10 @@ import orjson
 
 from node.faces.anthropic import errors
 from node.faces.anthropic.request_mapping import MessagesRequest
-from node.faces.anthropic.token_count import estimated
+from node.faces.anthropic.token_count import estimated_tokens
 from node.faces.encoder import TextEncoder
 from router.errors import WorkerFailed
-from router.openai.text_parser import CallPart, Heard, TextFailure, Thought, arguments_object
+from router.openai.text_parser import CallPart, Heard, ReasoningPiece, TextFailure, arguments_object
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -30,7 +30,7 @@ Anthropic's form has only objects, and its guide names this key.
 MAX_CALLS = 1_024
 """The most calls of tools in one answer; a worker that makes more has failed."""
 
-Said: TypeAlias = Delta | Thought | CallPart
+Said: TypeAlias = Delta | ReasoningPiece | CallPart
 
 
 def content_of(said: Sequence[Said], own_id: str) -> list[dict[str, object]]:
@@ -46,14 +46,14 @@ def content_of(said: Sequence[Said], own_id: str) -> list[dict[str, object]]:
                 blocks.append(calls[index])
             case Delta(text):
                 _put(blocks, "text", text)
-            case Thought(text):
+            case ReasoningPiece(text):
                 _put(blocks, "thinking", text)
     for call in calls.values():
         call["input"] = _object(str(call["input"]))
     return [b | {"signature": ""} if b["type"] == "thinking" else b for b in blocks]
 
 
-def without(blocks: list[dict[str, object]], begun: str) -> list[dict[str, object]]:
+def without_prefill(blocks: list[dict[str, object]], begun: str) -> list[dict[str, object]]:
     """Remove the caller's prefilled beginning: llama.cpp repeats it in an answer in one piece, though not in a stream."""
     match blocks:
         case [{"type": "text", "text": str(text)}, *rest] if begun and text.startswith(begun):
@@ -95,7 +95,7 @@ class Blocks:
                     return b""
                 opened = self._opened(("text", 0), {"type": "text", "text": ""})
                 return opened + self._delta(type="text_delta", text=text)
-            case Thought(text):
+            case ReasoningPiece(text):
                 empty = {"type": "thinking", "thinking": "", "signature": ""}
                 opened = self._opened(("thinking", 0), empty)
                 return opened + self._delta(type="thinking_delta", thinking=text)
@@ -186,45 +186,45 @@ class AnthropicEvents(TextEncoder):
 
     def answer(self, heard: Sequence[Heard]) -> object:
         """Return the message of an answer in one piece."""
-        said = self._learnt(heard)
-        content = without(content_of(said, self._id), self._asked.begun)
-        return {**self._message(content), **self._ending(), "usage": self._spent()}
+        said = self._take_end(heard)
+        content = without_prefill(content_of(said, self._id), self._asked.begun)
+        return {**self._message(content), **self._ending(), "usage": self._usage_fields()}
 
     def opening(self) -> bytes:
         """Return the event that begins the message."""
         # An estimate: the number of tokens read is known, and sent, only at the end.
-        usage = {"input_tokens": estimated(self._asked.fields), "output_tokens": 0}
+        usage = {"input_tokens": estimated_tokens(self._asked.fields), "output_tokens": 0}
         ending = {"stop_reason": None, "stop_sequence": None}
         message = {**self._message([]), **ending, "usage": usage}
         return event("message_start", message=message)
 
     def events(self, heard: Sequence[Heard]) -> bytes:
         """Return the events for a piece of the answer."""
-        return self._blocks.take(self._learnt(heard))
+        return self._blocks.take(self._take_end(heard))
 
     def closing(self) -> bytes:
         """Return the events that close the open block and the message."""
         closed = self._blocks.close()
-        ending = event("message_delta", delta=self._ending(), usage=self._spent())
+        ending = event("message_delta", delta=self._ending(), usage=self._usage_fields())
         return closed + ending + event("message_stop")
 
     def failure(self, failure: TextFailure) -> bytes:
         """Return the event for a stream that broke off."""
         return errors.broken(failure, self._request_id)
 
-    def _learnt(self, heard: Sequence[Heard]) -> list[Delta | Thought | CallPart]:
+    def _take_end(self, heard: Sequence[Heard]) -> list[Delta | ReasoningPiece | CallPart]:
         """Record finish reason and usage; return the other events that this caller gets."""
-        said: list[Delta | Thought | CallPart] = []
+        said: list[Delta | ReasoningPiece | CallPart] = []
         for part in heard:
             match part:
                 case Usage():
                     self._usage = part
                 case End(choice=0):
                     self._end = part
-                case Delta(text, 0) | Thought(text, 0) | CallPart(arguments=text, choice=0):
+                case Delta(text, 0) | ReasoningPiece(text, 0) | CallPart(arguments=text, choice=0):
                     self._bytes += len(text.encode())
                     self._called = self._called or isinstance(part, CallPart)
-                    if self._asked.thinks or not isinstance(part, Thought):
+                    if self._asked.thinks or not isinstance(part, ReasoningPiece):
                         said.append(part)
         return said
 
@@ -249,9 +249,9 @@ class AnthropicEvents(TextEncoder):
             return {"stop_reason": "stop_sequence", "stop_sequence": stop}
         return {"stop_reason": reason, "stop_sequence": None}
 
-    def _spent(self) -> dict[str, object]:
+    def _usage_fields(self) -> dict[str, object]:
         usage = self._usage or Usage(
-            estimated(self._asked.fields), -(-self._bytes // USUAL_BYTES), estimated=True
+            estimated_tokens(self._asked.fields), -(-self._bytes // USUAL_BYTES), estimated=True
         )
         said: dict[str, object] = {
             "input_tokens": usage.prompt,

@@ -14,7 +14,7 @@ from router.errors import BadRequest, Looped
 from router.openai.text_parser import TextFailure
 
 
-def wrong(where: str, words: str) -> BadRequest:
+def field_error(where: str, words: str) -> BadRequest:
     """Return the error for the value at a place; `words` continue a sentence that begins with its name."""
     return BadRequest(f"`{where}` {words}", param=where)
 
@@ -25,32 +25,34 @@ def mapping(fields: Mapping[str, object], name: str, where: str) -> Mapping[str,
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise wrong(where, "must be an object")
+        raise field_error(where, "must be an object")
     return value
 
 
-def inside(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
+def fields_of(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return an object's fields under their full names, such as `metadata.user_id`; raise `BadRequest`."""
     return {f"{name}.{key}": value for key, value in mapping(fields, name, name).items()}
 
 
-def words(fields: Mapping[str, object], name: str, where: str, *, most: int, least: int = 1) -> str:
+def required_text(
+    fields: Mapping[str, object], name: str, where: str, *, most: int, least: int = 1
+) -> str:
     """Return a required text of `least` to `most` characters; raise `BadRequest`."""
     value = fields.get(name)
     if not isinstance(value, str) or not least <= len(value) <= most:
-        raise wrong(f"{where}.{name}", f"must be a text of {least} to {most:,} characters")
+        raise field_error(f"{where}.{name}", f"must be a text of {least} to {most:,} characters")
     return value
 
 
 def rows(given: object, where: str, most: int) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the objects of a list, each with its place; raise `BadRequest`."""
     if not isinstance(given, list):
-        raise wrong(where, "must be a list")
+        raise field_error(where, "must be a list")
     if len(given) > most:
-        raise wrong(where, f"lists at most {most:,}")
+        raise field_error(where, f"lists at most {most:,}")
     for at, row in enumerate(given):
         if not isinstance(row, dict):
-            raise wrong(f"{where}[{at}]", "must be an object")
+            raise field_error(f"{where}[{at}]", "must be an object")
         yield f"{where}[{at}]", row
 
 

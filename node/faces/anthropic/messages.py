@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import orjson
 
-from node.faces.anthropic.errors import inside, mapping, rows, words, wrong
+from node.faces.anthropic.errors import field_error, fields_of, mapping, required_text, rows
 from router.canonical.text import MAX_MESSAGES, MAX_TOOLS
-from router.canonical.values import choice, flag
+from router.canonical.values import read_choice, read_flag
 from router.errors import BadRequest
 
 MAX_DESCRIPTION_CHARACTERS = 256 * 1024
@@ -41,15 +41,15 @@ def choice_of(fields: Mapping[str, object], tools: list[dict[str, object]]) -> d
     """Return OpenAI's fields for which tool must be called, and whether several may be; raise `BadRequest`."""
     if fields.get("tool_choice") is None:
         return {}
-    wanted = inside(fields, "tool_choice")
+    wanted = fields_of(fields, "tool_choice")
     if wanted.get("tool_choice.type") is None:
-        raise wrong("tool_choice.type", "must be one of: auto, any, tool, none")
-    kind = choice(wanted, "tool_choice.type", "auto", "any", "tool", "none")
+        raise field_error("tool_choice.type", "must be one of: auto, any, tool, none")
+    kind = read_choice(wanted, "tool_choice.type", "auto", "any", "tool", "none")
     if not tools:
         if kind in ("any", "tool"):
-            raise wrong("tool_choice", "needs `tools`")
+            raise field_error("tool_choice", "needs `tools`")
         return {}
-    alone = flag(wanted, "tool_choice.disable_parallel_tool_use")
+    alone = read_flag(wanted, "tool_choice.disable_parallel_tool_use")
     one = {"parallel_tool_calls": False} if alone else {}
     match kind:
         case "any":
@@ -66,7 +66,7 @@ def _named(wanted: Mapping[str, object], tools: list[dict[str, object]]) -> dict
         function = tool["function"]
         if isinstance(function, dict) and function["name"] == name:
             return {"type": "function", "function": {"name": name}}
-    raise wrong("tool_choice.name", "must be the name of one of the tools")
+    raise field_error("tool_choice.name", "must be the name of one of the tools")
 
 
 def _function(tool: Mapping[str, object], where: str) -> dict[str, object]:
@@ -79,19 +79,19 @@ def _function(tool: Mapping[str, object], where: str) -> dict[str, object]:
         )
     name, schema = tool.get("name"), tool.get("input_schema")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise wrong(f"{where}.name", "must be 1 to 128 letters, digits, `_` or `-`")
+        raise field_error(f"{where}.name", "must be 1 to 128 letters, digits, `_` or `-`")
     if not isinstance(schema, dict):
-        raise wrong(f"{where}.input_schema", "must be a JSON schema")
+        raise field_error(f"{where}.input_schema", "must be a JSON schema")
     function: dict[str, object] = {"name": name, "parameters": schema}
     description = tool.get("description")
     if description is not None:
         if not isinstance(description, str) or len(description) > MAX_DESCRIPTION_CHARACTERS:
             most = f"must be a text of at most {MAX_DESCRIPTION_CHARACTERS:,} characters"
-            raise wrong(f"{where}.description", most)
+            raise field_error(f"{where}.description", most)
         function["description"] = description
     if tool.get("strict") is not None:
         if not isinstance(tool["strict"], bool):
-            raise wrong(f"{where}.strict", "must be true or false")
+            raise field_error(f"{where}.strict", "must be true or false")
         function["strict"] = tool["strict"]
     return function
 
@@ -132,7 +132,7 @@ def messages_of(fields: Mapping[str, object]) -> list[Said]:
         said += [{"role": "system", "content": system}] if system else []
     turns = list(_turns(fields.get("messages")))
     if not turns:
-        raise wrong("messages", "must be a list of messages")
+        raise field_error("messages", "must be a list of messages")
     for role, blocks in turns:
         said += _SAID[role](blocks)
     return said
@@ -144,7 +144,7 @@ def _turns(given: object) -> Iterator[tuple[str, list[Block]]]:
     for where, message in rows(given, "messages", MAX_MESSAGES):
         own = message.get("role")
         if not isinstance(own, str) or own not in _SAID:
-            raise wrong(f"{where}.role", "must be user, assistant or system")
+            raise field_error(f"{where}.role", "must be user, assistant or system")
         if own != role and role:
             yield role, turn
             turn = []
@@ -158,7 +158,7 @@ def _blocks(content: object, where: str) -> list[Block]:
     if isinstance(content, str):
         return [(where, {"type": "text", "text": content})]
     if not isinstance(content, list):
-        raise wrong(where, "must be a text or a list of blocks")
+        raise field_error(where, "must be a text or a list of blocks")
     return list(rows(content, where, MAX_BLOCKS))
 
 
@@ -194,12 +194,14 @@ def _of_assistant(blocks: list[Block]) -> list[Said]:
             case "tool_use":
                 calls.append(_call(block, where))
             case "thinking":
-                thoughts.append(words(block, "thinking", where, least=0, most=MAX_TEXT_CHARACTERS))
+                thoughts.append(
+                    required_text(block, "thinking", where, least=0, most=MAX_TEXT_CHARACTERS)
+                )
             case "redacted_thinking":
                 # Only Anthropic can read it.
                 pass
             case other:
-                raise _strange(other, where, "an assistant message")
+                raise _unknown_type(other, where, "an assistant message")
     text = "".join(texts)
     said: Said = {"role": "assistant", "content": text or (None if calls else "")}
     if any(thoughts):
@@ -219,12 +221,12 @@ _SAID: Mapping[str, Callable[[list[Block]], list[Said]]] = {
 def _call(block: Mapping[str, object], where: str) -> Said:
     given = block.get("input")
     if not isinstance(given, dict):
-        raise wrong(f"{where}.input", "must be an object")
+        raise field_error(f"{where}.input", "must be an object")
     function = {
-        "name": words(block, "name", where, most=MAX_NAME_CHARACTERS),
+        "name": required_text(block, "name", where, most=MAX_NAME_CHARACTERS),
         "arguments": orjson.dumps(given).decode(),
     }
-    id_ = words(block, "id", where, most=MAX_ID_CHARACTERS)
+    id_ = required_text(block, "id", where, most=MAX_ID_CHARACTERS)
     return {"id": id_, "type": "function", "function": function}
 
 
@@ -232,7 +234,7 @@ def _result(block: Mapping[str, object], where: str) -> tuple[Said, list[Said]]:
     """Return the message with a tool's result, and the images in the result."""
     failed = block.get("is_error")
     if failed is not None and not isinstance(failed, bool):
-        raise wrong(f"{where}.is_error", "must be true or false")
+        raise field_error(f"{where}.is_error", "must be true or false")
     parts: list[Said] = []
     if block.get("content") is not None:
         for place, inner in _blocks(block["content"], f"{where}.content"):
@@ -240,7 +242,7 @@ def _result(block: Mapping[str, object], where: str) -> tuple[Said, list[Said]]:
             parts += [_reference(inner, place)] if found else _parts(inner, place)
     text = _joined([str(part["text"]) for part in parts if part["type"] == "text"])
     images = [part for part in parts if part["type"] != "text"]
-    id_ = words(block, "tool_use_id", where, most=MAX_ID_CHARACTERS)
+    id_ = required_text(block, "tool_use_id", where, most=MAX_ID_CHARACTERS)
     if images:
         text = _joined([text, f"(Images follow: {len(images)}.)"])
         images = [_words(f"Images of the result of {id_}:"), *images]
@@ -252,7 +254,7 @@ def _reference(block: Mapping[str, object], where: str) -> Said:
     """Return the text for a tool that a search found. The worker knows the tool: deferred ones are offered too."""
     name = block.get("tool_name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise wrong(f"{where}.tool_name", f"must match {_NAME.pattern}")
+        raise field_error(f"{where}.tool_name", f"must match {_NAME.pattern}")
     return _words(f"The tool {name} can be called.")
 
 
@@ -268,11 +270,12 @@ def _parts(block: Mapping[str, object], where: str) -> list[Said]:
         case "search_result":
             inner = _texts(_blocks(block.get("content"), f"{where}.content"), where)
             heads = [
-                words(block, name, where, most=MAX_URL_CHARACTERS) for name in ("title", "source")
+                required_text(block, name, where, most=MAX_URL_CHARACTERS)
+                for name in ("title", "source")
             ]
             text = _joined([*heads, *inner])
         case other:
-            raise _strange(other, where, "a user message")
+            raise _unknown_type(other, where, "a user message")
     return [_words(text)] if text else []
 
 
@@ -283,14 +286,16 @@ def _image(block: Mapping[str, object], where: str) -> Said:
             media = source.get("media_type")
             if not isinstance(media, str) or media not in IMAGES:
                 types = ", ".join(sorted(IMAGES))
-                raise wrong(f"{where}.source.media_type", f"must be one of: {types}")
+                raise field_error(f"{where}.source.media_type", f"must be one of: {types}")
             url = f"data:{media};base64,{_base64(source.get('data'), f'{where}.source.data')}"
         case "url":
-            url = words(source, "url", f"{where}.source", most=MAX_URL_CHARACTERS)
+            url = required_text(source, "url", f"{where}.source", most=MAX_URL_CHARACTERS)
             if not url.startswith(("https://", "http://")) or not url.isprintable():
-                raise wrong(f"{where}.source.url", "must be an address of http or https")
+                raise field_error(f"{where}.source.url", "must be an address of http or https")
         case _:
-            raise wrong(f"{where}.source.type", "must be base64 or url: this node stores no files")
+            raise field_error(
+                f"{where}.source.type", "must be base64 or url: this node stores no files"
+            )
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -299,31 +304,35 @@ def _base64(data: object, where: str) -> str:
         if isinstance(data, str) and binascii.a2b_base64(data, strict_mode=True):
             return data
     except ValueError as error:
-        raise wrong(where, "must be base64") from error
-    raise wrong(where, "must be base64")
+        raise field_error(where, "must be base64") from error
+    raise field_error(where, "must be base64")
 
 
 def _document(block: Mapping[str, object], where: str) -> list[Said]:
     """Return the parts of a text document; raise `BadRequest`."""
     if mapping(block, "citations", f"{where}.citations").get("enabled"):
-        raise wrong(f"{where}.citations", "are not supported: workers do not report sources")
+        raise field_error(f"{where}.citations", "are not supported: workers do not report sources")
     head = [
-        words(block, name, where, most=MAX_TEXT_CHARACTERS)
+        required_text(block, name, where, most=MAX_TEXT_CHARACTERS)
         for name in ("title", "context")
         if block.get(name)
     ]
     source = mapping(block, "source", f"{where}.source")
     match source.get("type"):
         case "text":
-            inner = [_words(words(source, "data", f"{where}.source", most=MAX_TEXT_CHARACTERS))]
+            inner = [
+                _words(required_text(source, "data", f"{where}.source", most=MAX_TEXT_CHARACTERS))
+            ]
         case "content":
             inner = []
             for place, part in _blocks(source.get("content"), f"{where}.source.content"):
                 if part.get("type") not in ("text", "image"):
-                    raise _strange(part.get("type"), place, "a document")
+                    raise _unknown_type(part.get("type"), place, "a document")
                 inner += _parts(part, place)
         case _:
-            raise wrong(f"{where}.source.type", "must be text or content: PDF is not supported")
+            raise field_error(
+                f"{where}.source.type", "must be text or content: PDF is not supported"
+            )
     return [*map(_words, head), *inner]
 
 
@@ -331,7 +340,7 @@ def _texts(blocks: list[Block], what: str) -> list[str]:
     texts: list[str] = []
     for where, block in blocks:
         if block.get("type") != "text":
-            raise _strange(block.get("type"), where, what)
+            raise _unknown_type(block.get("type"), where, what)
         texts.append(_text(block, where))
     return texts
 
@@ -339,7 +348,7 @@ def _texts(blocks: list[Block], what: str) -> list[str]:
 def _text(block: Mapping[str, object], where: str) -> str:
     text = block.get("text")
     if not isinstance(text, str):
-        raise wrong(f"{where}.text" if "[" in where else where, "must be a text")
+        raise field_error(f"{where}.text" if "[" in where else where, "must be a text")
     return text
 
 
@@ -358,7 +367,7 @@ def _joined(texts: list[str]) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _strange(kind: object, where: str, what: str) -> BadRequest:
+def _unknown_type(kind: object, where: str, what: str) -> BadRequest:
     shown = f"{kind[:64]!r}" if isinstance(kind, str) else "without a type"
     return BadRequest(
         f"`{where}.type`: blocks {shown} are not supported in {what}", param=f"{where}.type"

@@ -6,10 +6,19 @@ Fields that require Anthropic's own services (tools that run there, containers, 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from node.faces.anthropic.errors import inside, wrong
+from node.faces.anthropic.errors import field_error, fields_of
 from node.faces.anthropic.messages import choice_of, messages_of, tools_of
 from router.canonical.text import MAX_STOP_CHARACTERS, MAX_STOPS
-from router.canonical.values import choice, dropped, flag, needed, number, others, text, whole
+from router.canonical.values import (
+    dropped_names,
+    read_choice,
+    read_flag,
+    read_integer,
+    read_number,
+    read_required_text,
+    read_text,
+    unread_fields,
+)
 from router.errors import BadRequest
 
 MAX_MODEL_CHARACTERS = 513
@@ -79,7 +88,7 @@ class MessagesRequest:
     @property
     def dropped(self) -> tuple[str, ...]:
         """The names of what has no effect."""
-        return (*dropped(self), *self.unheard)
+        return (*dropped_names(self), *self.unheard)
 
 
 def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesRequest:
@@ -93,12 +102,12 @@ def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesReque
     thinks, budget = _thinking(fields)
     messages = messages_of(fields)
     said = {
-        "model": needed(fields, "model", MAX_MODEL_CHARACTERS),
+        "model": read_required_text(fields, "model", MAX_MODEL_CHARACTERS),
         "messages": messages,
-        "max_tokens": whole(fields, "max_tokens", 1, _MOST_TOKENS),
-        "temperature": number(fields, "temperature", 0, 2),
-        "top_p": number(fields, "top_p", 0, 1),
-        "top_k": whole(fields, "top_k", 0, _MOST_TOKENS) or None,
+        "max_tokens": read_integer(fields, "max_tokens", 1, _MOST_TOKENS),
+        "temperature": read_number(fields, "temperature", 0, 2),
+        "top_p": read_number(fields, "top_p", 0, 1),
+        "top_k": read_integer(fields, "top_k", 0, _MOST_TOKENS) or None,
         "stop": _stops(fields),
         "user": _user(fields),
         "tools": tools or None,
@@ -111,7 +120,7 @@ def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesReque
     return MessagesRequest(
         fields={name: value for name, value in said.items() if value is not None},
         thinks=thinks,
-        others=others(fields, READ | BESIDE),
+        others=unread_fields(fields, READ | BESIDE),
         unheard=(*unheard, *budget),
     )
 
@@ -121,10 +130,10 @@ def _stops(fields: Mapping[str, object]) -> list[str] | None:
     if stops is None or stops == []:
         return None
     if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise wrong("stop_sequences", f"must be a list of at most {MAX_STOPS} texts")
+        raise field_error("stop_sequences", f"must be a list of at most {MAX_STOPS} texts")
     for at, stop in enumerate(stops):
         if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-            raise wrong(
+            raise field_error(
                 f"stop_sequences[{at}]",
                 f"must be a text of 1 to {MAX_STOP_CHARACTERS:,} characters",
             )
@@ -132,24 +141,24 @@ def _stops(fields: Mapping[str, object]) -> list[str] | None:
 
 
 def _user(fields: Mapping[str, object]) -> str | None:
-    return text(inside(fields, "metadata"), "metadata.user_id", MAX_USER_CHARACTERS) or None
+    return read_text(fields_of(fields, "metadata"), "metadata.user_id", MAX_USER_CHARACTERS) or None
 
 
 def _thinking(fields: Mapping[str, object]) -> tuple[bool, tuple[str, ...]]:
     """Return whether the caller wants the reasoning, and names without effect: the worker decides how much it reasons."""
-    thinking = inside(fields, "thinking")
-    kind = choice(thinking, "thinking.type", *_THINKING)
-    shown = choice(thinking, "thinking.display", "summarized", "omitted")
-    limited = whole(thinking, "thinking.budget_tokens", 1, _MOST_TOKENS) is not None
+    thinking = fields_of(fields, "thinking")
+    kind = read_choice(thinking, "thinking.type", *_THINKING)
+    shown = read_choice(thinking, "thinking.display", "summarized", "omitted")
+    limited = read_integer(thinking, "thinking.budget_tokens", 1, _MOST_TOKENS) is not None
     wanted = kind != "disabled" and shown != "omitted"
     return wanted, ("thinking.budget_tokens",) if limited else ()
 
 
 def _output(fields: Mapping[str, object]) -> dict[str, object]:
-    wanted = inside(fields, "output_config")
+    wanted = fields_of(fields, "output_config")
     said: dict[str, object] = {}
     if wanted.get("output_config.effort") is not None:
-        effort = choice(wanted, "output_config.effort", *_EFFORTS)
+        effort = read_choice(wanted, "output_config.effort", *_EFFORTS)
         said["reasoning_effort"] = _HIGHEST.get(effort, effort)
     match wanted.get("output_config.format"):
         case None:
@@ -158,12 +167,14 @@ def _output(fields: Mapping[str, object]) -> dict[str, object]:
             named = {"name": "answer", "schema": schema, "strict": True}
             said["response_format"] = {"type": "json_schema", "json_schema": named}
         case _:
-            raise wrong("output_config.format", "must be of type json_schema, with its schema")
+            raise field_error(
+                "output_config.format", "must be of type json_schema, with its schema"
+            )
     return said
 
 
 def _streaming(fields: Mapping[str, object]) -> dict[str, object]:
-    if not flag(fields, "stream"):
+    if not read_flag(fields, "stream"):
         return {}
     return {"stream": True, "stream_options": {"include_usage": True}}
 

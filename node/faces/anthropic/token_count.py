@@ -22,13 +22,13 @@ MESSAGE_TOKENS = 4
 """Tokens that most templates add to a message."""
 
 
-def estimated(fields: Mapping[str, object]) -> int:
+def estimated_tokens(fields: Mapping[str, object]) -> int:
     """Return the estimated tokens of a request in OpenAI's form, by the length of its texts."""
-    said = sum(len(text.encode()) for text in texts(fields))
-    return -(-said // USUAL_BYTES) + around(fields)
+    said = sum(len(text.encode()) for text in texts_of(fields))
+    return -(-said // USUAL_BYTES) + tokens_beside_text(fields)
 
 
-def around(fields: Mapping[str, object]) -> int:
+def tokens_beside_text(fields: Mapping[str, object]) -> int:
     """Return the estimated tokens of a request besides its texts: for images and for the template."""
     messages = _rows(fields.get("messages"))
     parts = (part for message in messages for part in _rows(message.get("content")))
@@ -36,7 +36,7 @@ def around(fields: Mapping[str, object]) -> int:
     return len(messages) * MESSAGE_TOKENS + images * IMAGE_TOKENS
 
 
-def texts(fields: Mapping[str, object]) -> Iterator[str]:
+def texts_of(fields: Mapping[str, object]) -> Iterator[str]:
     """Yield all texts of a request in OpenAI's form that a model reads."""
     for message in _rows(fields.get("messages")):
         content = message.get("content")
@@ -49,7 +49,7 @@ def texts(fields: Mapping[str, object]) -> Iterator[str]:
         yield orjson.dumps(tools).decode()
 
 
-async def counted(
+async def counted_tokens(
     context: Serving, principal: Principal, request: Request, fields: Mapping[str, object]
 ) -> int | None:
     """Return the tokens of `request`, in OpenAI's form, as a worker counts them; `None` where none can now.
@@ -57,7 +57,7 @@ async def counted(
     The question does not queue: a caller that counts tokens is about to send the request itself. Raise `UnknownModel`, or an
     `AuthError`.
     """
-    body = orjson.dumps({"model": request.model, "content": "\n".join(texts(fields))})
+    body = orjson.dumps({"model": request.model, "content": "\n".join(texts_of(fields))})
     question = replace(
         request, kind=Kind.TOKENIZE, body=body, stream=False, waits=False, holds=False
     )
@@ -68,7 +68,7 @@ async def counted(
         raise
     except RouterError:
         return None
-    return None if tokens is None else tokens + around(fields)
+    return None if tokens is None else tokens + tokens_beside_text(fields)
 
 
 def _tokens(body: bytes) -> int | None:

@@ -64,7 +64,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
     async def page(request: web.Request) -> web.Response:
         shown = b""
-        if context.access.looks(request):
+        if context.access.may_view(request):
             asked = context.topology.seen_within(PATIENCE, time.monotonic(), request[ID])
             shown = tables(context, await asked)
         body = assets()["page.html"].content.replace(PLACE, shown)

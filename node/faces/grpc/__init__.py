@@ -106,7 +106,7 @@ async def open_face(
         needs = f"faces.{name} needs {error.name!r}, which is not installed"
         raise OSError(f"{needs}: make extras, or pip install 'modelvine[grpc]'") from error
     file = context.settings.faces.model_dump()[f"{name}_keys"]
-    door = RpcDoor(context.access, read_keys(f"faces.{name}_keys", file), place)
+    door = RpcAccess(context.access, read_keys(f"faces.{name}_keys", file), place)
     served = rpc.serving(
         face.SERVICE,
         face.handlers(context, door),
@@ -147,7 +147,7 @@ def read_keys(setting: str, file: str) -> RpcKeys:
     return RpcKeys(keys)
 
 
-class RpcDoor:
+class RpcAccess:
     """Access check of a face: for holders of a key of its file or of the site, and for callers that need no key."""
 
     def __init__(self, access: Access, held: RpcKeys, place: HostPort) -> None:
@@ -164,7 +164,7 @@ class RpcDoor:
         found = self._access.holder(key, near)
         if found is ANYBODY and self._access.tells_addresses and not near():
             there = _PEER.fullmatch(unquote(call.peer()))
-            return self._access.stranger((there[1] or there[2]) if there else "")
+            return self._access.without_key((there[1] or there[2]) if there else "")
         return found
 
     def _is_near(self, call: Any) -> bool:
@@ -174,7 +174,7 @@ class RpcDoor:
         caller = Endpoint(there[1] or there[2], int(there[3]))
         # If the face listens at all addresses, a caller on this machine connects to the same address that it connects from.
         host = self.place.host if _is_address(self.place.host) else caller.address
-        return self._access.near_at(Endpoint(host, self.place.port), caller)
+        return self._access.is_local_connection(Endpoint(host, self.place.port), caller)
 
 
 def _is_address(host: str) -> bool:
@@ -238,13 +238,13 @@ def request_of(
 
     `verbatim` is the same request in the caller's own protocol.
 
-    Raise what `bodies.read` and `via_onward` raise, and what `Principal.ask` raises where the principal may not use the model.
+    Raise what `bodies.read` and `via_onward` raise, and what `Principal.check_models` raises for a model that is not allowed.
     """
     body = orjson.dumps(fields)
     asked = bodies.read(body, "application/json")
     principal.ask(asked.model)
     passed = headers.trace_of(said)
-    passed[VIA] = headers.via_onward(said.get(VIA, ""), context.peer)
+    passed[VIA] = headers.extended_via(said.get(VIA, ""), context.peer)
     background = principal.key is not None and principal.key.background
     if background:
         passed[headers.PRIORITY] = headers.BACKGROUND

@@ -13,15 +13,15 @@ import orjson
 
 from node.auth.principal import Principal
 from node.faces import Serving
-from node.faces.grpc import Handlers, RpcDoor, name_dropped, request_of, stops_of
+from node.faces.grpc import Handlers, RpcAccess, name_dropped, request_of, stops_of
 from node.faces.model_call import model_answer
 from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.openai import text_parser
 from router.openai.text_parser import Heard, TextFailure
 from router.requests import Kind, Request
-from router.rpc.messages import REMOTELLM, methods_of, parsed
+from router.rpc.messages import REMOTELLM, methods_of, parse_message
 from router.rpc.server import RpcRefused, metadata_of
-from router.translate.text import Stops
+from router.translate.text import StopFilter
 from router.translate.verbatim import REMOTELLM as REMOTELLM_WORDS
 from router.translate.verbatim import Verbatim
 
@@ -47,14 +47,14 @@ _GENERATE, _TYPE = methods_of(REMOTELLM)["Generate"], methods_of(REMOTELLM)["Get
 _GUTS = methods_of(REMOTELLM)["GenerationalGuts"]
 
 
-def handlers(context: Serving, door: RpcDoor) -> Handlers:
+def handlers(context: Serving, door: RpcAccess) -> Handlers:
     """Return the handlers of the RPCs."""
     face = _Face(context, door)
     return {"Generate": face.generate, "GetLlmType": face.llm_type, "GenerationalGuts": face.guts}
 
 
 class _Face:
-    def __init__(self, context: Serving, door: RpcDoor) -> None:
+    def __init__(self, context: Serving, door: RpcAccess) -> None:
         self._context = context
         self._door = door
 
@@ -143,7 +143,7 @@ class _Face:
             # `stop` is the only parameter that comes from the caller.
             name_dropped(call, told, {"stop": "stop"})
             if told.verbatim:
-                reply = parsed(_GENERATE.told, await told.body())
+                reply = parse_message(_GENERATE.told, await told.body())
                 if len(reply.generations) != 1:
                     raise WorkerFailed("the answer has no texts")
                 return _cut(reply.generations[0], stops)
@@ -167,7 +167,7 @@ class _Face:
 def _cut(texts: Any, stops: list[str]) -> Any:
     """Cut texts before the first stop string: servers of the protocol do not stop there."""
     for one in texts.generations if stops else ():
-        end = Stops(stops)
+        end = StopFilter(stops)
         one.text = end.take(one.text) + end.rest()
     return texts
 

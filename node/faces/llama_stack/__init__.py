@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from node.faces import Serving
-from node.faces.encoder import EVENT_STREAM, SpokenAnswer, TextEncoder
+from node.faces.encoder import EVENT_STREAM, AnswerForm, TextEncoder
 from node.faces.llama_stack import published
 from node.faces.llama_stack.request_mapping import (
     body_of,
@@ -22,7 +22,7 @@ from node.faces.openai import request_of
 from node.faces.request_ids import ID
 from node.faces.request_reader import read_fields
 from node.faces.respond import answer
-from router.openai.body import written
+from router.openai.body import encode_json
 from router.openai.logprobs import Token
 from router.openai.text_parser import CallPart, Heard, TextFailure, arguments_object
 from router.openai.text_writer import Delta, End, Reason
@@ -53,16 +53,16 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 def _asking(context: Serving) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
-        async def ask() -> SpokenAnswer:
+        async def ask() -> AnswerForm:
             given = await read_fields(http, context.settings)
             accepts = EVENT_STREAM in http.headers.get("accept", "")
             streams = given.get("stream") is True or (accepts and "stream" not in given)
-            body = written(body_of(given, streams=streams))
+            body = encode_json(body_of(given, streams=streams))
             own = None if streams else _verbatim(given)
             request = request_of(context, http, Kind.CHAT, body, verbatim=own)
             limit = context.settings.router.max_event_bytes
             encoder = StackEncoder(http[ID], request.model, streams=streams, max_event_bytes=limit)
-            return SpokenAnswer(request, encoder, dropped_of(given), names=names_of(given))
+            return AnswerForm(request, encoder, dropped_of(given), names=names_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 
@@ -71,15 +71,15 @@ def _asking(context: Serving) -> Handler:
 
 def _published(context: Serving, path: str) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
-        async def ask() -> SpokenAnswer:
+        async def ask() -> AnswerForm:
             given = await read_fields(http, context.settings)
             body = published.body_of(given)
-            request = request_of(context, http, Kind.CHAT, written(body))
+            request = request_of(context, http, Kind.CHAT, encode_json(body))
             limit = context.settings.router.max_event_bytes
             encoder = published.PublishedEncoder(
                 streams=request.stream, plain=path == published.PATHS[0], max_event_bytes=limit
             )
-            return SpokenAnswer(request, encoder, published.dropped_of(given))
+            return AnswerForm(request, encoder, published.dropped_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 
@@ -91,7 +91,7 @@ def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
     if not of_the_specification(given):
         return None
     said = {name: value for name, value in given.items() if name != "stream"}
-    return Verbatim(LLAMA_STACK, "inference", written(said))
+    return Verbatim(LLAMA_STACK, "inference", encode_json(said))
 
 
 class StackEncoder(TextEncoder):

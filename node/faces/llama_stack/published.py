@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from node.faces.encoder import TextEncoder
-from router.canonical.values import flag, listed, number, text, whole
+from router.canonical.values import read_flag, read_integer, read_list, read_number, read_text
 from router.errors import BadRequest
 from router.openai.text_parser import CallPart, Heard, TextFailure, arguments_object
 from router.openai.text_writer import Delta, End, Reason
@@ -39,7 +39,7 @@ _CHOICES = frozenset({"auto", "required", "none"})
 def body_of(given: Mapping[str, object]) -> dict[str, object]:
     """Return a chat in OpenAI's form; raise `BadRequest`, which names the field."""
     name = given.get("model_id") or given.get("model")
-    messages = listed(given, "messages", MAX_MESSAGES)
+    messages = read_list(given, "messages", MAX_MESSAGES)
     said = [_message(one, f"messages[{at}]") for at, one in enumerate(messages)]
     body: dict[str, object] = {"model": name, "messages": said, **_sampling(given)}
     if tools := _tools(given.get("tools")):
@@ -52,7 +52,7 @@ def body_of(given: Mapping[str, object]) -> dict[str, object]:
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         case _:
             raise BadRequest("`response_format` must be a json_schema", param="response_format")
-    if flag(given, "stream"):
+    if read_flag(given, "stream"):
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return body
 
@@ -76,12 +76,12 @@ def _sampling(given: Mapping[str, object]) -> dict[str, object]:
             "`strategy` must be greedy, top_p or top_k", param="sampling_params.strategy"
         )
     said: dict[str, object] = {
-        "max_tokens": whole(params, "max_tokens", 0, _MOST) or None,
-        "repetition_penalty": number(params, "repetition_penalty", 0, _MOST, usual=1),
+        "max_tokens": read_integer(params, "max_tokens", 0, _MOST) or None,
+        "repetition_penalty": read_number(params, "repetition_penalty", 0, _MOST, usual=1),
         "stop": _stop(params),
-        "temperature": number(chosen, "temperature", 0, _MOST),
-        "top_p": number(chosen, "top_p", 0, 1) if kind != "top_k" else None,
-        "top_k": whole(chosen, "top_k", 0, _MOST) or None if kind == "top_k" else None,
+        "temperature": read_number(chosen, "temperature", 0, _MOST),
+        "top_p": read_number(chosen, "top_p", 0, 1) if kind != "top_k" else None,
+        "top_k": read_integer(chosen, "top_k", 0, _MOST) or None if kind == "top_k" else None,
     }
     if kind == "greedy":
         said |= {"temperature": 0, "top_p": None}
@@ -102,7 +102,7 @@ def _message(given: object, where: str) -> dict[str, object]:
         raise BadRequest(f"the role must be one of: {', '.join(_ROLES)}", param=f"{where}.role")
     said: dict[str, object] = {"role": _ROLES[role], "content": _content(message, where)}
     if _ROLES[role] == "tool":
-        said["tool_call_id"] = text(message, "call_id", 256)
+        said["tool_call_id"] = read_text(message, "call_id", 256)
     calls = message.get("tool_calls") or []
     if role == "assistant" and isinstance(calls, list) and calls:
         said |= {"content": said["content"] or None, "tool_calls": [_call(c, where) for c in calls]}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from router.canonical.values import flag, number, whole
+from router.canonical.values import read_flag, read_integer, read_number
 from router.errors import BadRequest
 
 FIELDS = frozenset({"model", "messages", "options", "n_completions", "stream"})
@@ -30,16 +30,16 @@ def body_of(given: Mapping[str, object], *, streams: bool) -> dict[str, object]:
     body: dict[str, object] = {"model": given.get("model"), "messages": _messages(given)}
     options = _options(given)
     for name in ("temperature", "top_p"):
-        number(options, name, 0, _MOST)
-    whole(options, "max_tokens", 0, _MOST)
+        read_number(options, name, 0, _MOST)
+    read_integer(options, "max_tokens", 0, _MOST)
     body |= {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if body.get("max_tokens") == 0:
         # In later versions of the protocol 0 means no limit.
         del body["max_tokens"]
-    if flag(options, "logprobs"):
+    if read_flag(options, "logprobs"):
         # Some servers take a missing `top_logprobs` as no log probabilities at all.
         body |= {"logprobs": True, "top_logprobs": 1}
-    if (count := whole(given, "n_completions", 1, _MOST)) is not None:
+    if (count := read_integer(given, "n_completions", 1, _MOST)) is not None:
         body["n"] = count
     if not isinstance(given.get("stream"), bool | None):
         raise BadRequest("`stream` must be true or false", param="stream")

@@ -22,7 +22,7 @@ EVENTS: Schema = {"description": "server-sent events"}
 BYTES: Schema = {"type": "string", "contentMediaType": "application/octet-stream"}
 
 
-def told(schema: Schema, words: str) -> Schema:
+def with_note(schema: Schema, words: str) -> Schema:
     """Return a schema with a description of its meaning."""
     return {**schema, "description": words}
 
@@ -53,7 +53,7 @@ def done(optional: Schema = _NOTHING, /, **needed: Schema) -> Schema:
     return fields(optional, code={"const": 0}, message=TEXT, **needed)
 
 
-class May(StrEnum):
+class Allowed(StrEnum):
     """The callers that may use an operation."""
 
     EVERYBODY = "everybody"
@@ -74,7 +74,7 @@ class OperationDoc:
     """
 
     summary: str
-    may: May
+    may: Allowed
     _: KW_ONLY
     runs: bool = False
     more: str = ""
@@ -89,5 +89,5 @@ class OperationDoc:
     refusal: Schema | None = None
 
 
-NUMBER_OF = told(COUNT, "number of entries; 0: the default")
+NUMBER_OF = with_note(COUNT, "number of entries; 0: the default")
 """The parameter that limits the length of a list."""

@@ -17,7 +17,15 @@ from node.faces import errors
 from node.faces.errors import INNER, TABLE
 from node.faces.openai import LLAMA_STACK
 from node.faces.openapi import models, operators, projects, services
-from node.faces.openapi.description import TEXT, WHOLE, May, OperationDoc, Schema, fields, told
+from node.faces.openapi.description import (
+    TEXT,
+    WHOLE,
+    Allowed,
+    OperationDoc,
+    Schema,
+    fields,
+    with_note,
+)
 from registry import errors as registry
 from router import errors as router
 from router.peers.headers import SAID_BY_CALLERS, TOLD_TO_CALLERS
@@ -58,13 +66,13 @@ for operators need a process of the node's user or root on its machine, an opera
 token. Every response has the request's id in `x-request-id`. `GET` operations also accept `HEAD`."""
 
 _ERROR: Schema = fields(
-    code=told(WHOLE, "the code of `/api/v0`"),
+    code=with_note(WHOLE, "the code of `/api/v0`"),
     message=TEXT,
     error=fields(
-        {"param": told({}, "the invalid parameter, if it is known")},
+        {"param": with_note({}, "the invalid parameter, if it is known")},
         message=TEXT,
-        type=told({}, "the class of the error, as in OpenAI's API"),
-        code=told({}, "the reason, as one word"),
+        type=with_note({}, "the class of the error, as in OpenAI's API"),
+        code=with_note({}, "the reason, as one word"),
     ),
 )
 _ERROR_REF: Schema = {"$ref": "#/components/schemas/Error"}
@@ -126,7 +134,7 @@ _PARTS: Mapping[str, str] = {
 
 def document(app: web.Application) -> dict[str, Any]:
     """Return the document of an application; raise `KeyError` for a route of the API that no table describes."""
-    made = _Made()
+    made = _DocumentBuilder()
     paths: dict[str, dict[str, Any]] = {}
     for method, path, tag, described in operations(app):
         paths.setdefault(path, {})[method.lower()] = made.operation(method, path, tag, described)
@@ -157,13 +165,13 @@ def _operations(method: str, path: str) -> Iterator[tuple[str, str, str, Operati
     also = path.startswith(f"{LLAMA_STACK}/")
     prefix = LLAMA_STACK.removesuffix("/v1") if also else ""
     own = path.removeprefix(prefix)
-    for one in services.beneath(method, own) or [own]:
+    for one in services.paths_under(method, own) or [own]:
         key = f"{method} {one}"
         tag = next((tag for tag, table in TABLES.items() if key in table), "")
         yield method, prefix + one, ALIASES if also else tag, TABLES[tag][key]
 
 
-class _Made:
+class _DocumentBuilder:
     """Builder of the document; it collects the schemas and answers that several operations share."""
 
     def __init__(self) -> None:
@@ -197,7 +205,7 @@ class _Made:
             "summary": described.summary,
             "description": f"{described.more} For {described.may}.".strip(),
         }
-        if described.may is May.EVERYBODY:
+        if described.may is Allowed.EVERYBODY:
             said["security"] = []
         if parameters := [*_parameters(path, described)]:
             said["parameters"] = parameters
@@ -280,9 +288,9 @@ def _success(described: OperationDoc) -> dict[str, Any]:
 
 def _errors(described: OperationDoc) -> Iterable[type[Exception]]:
     wanted: set[type[Exception]] = {*_ANY, *described.errors}
-    if described.may is not May.EVERYBODY:
+    if described.may is not Allowed.EVERYBODY:
         wanted.update(_KEYS)
-    if described.may is May.CHANGE:
+    if described.may is Allowed.CHANGE:
         wanted.update(_CHANGES)
     if described.request is not None:
         wanted.update(_BODY)

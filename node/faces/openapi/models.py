@@ -11,39 +11,39 @@ from node.faces.openapi.description import (
     NUMBER,
     OBJECT,
     TEXT,
-    May,
+    Allowed,
     OperationDoc,
     Schema,
     fields,
     list_of,
     or_null,
-    told,
+    with_note,
 )
 from router.errors import UnknownModel
 from router.openai.body import MAX_NAMES
 from router.requests import Kind
 
 TEXT_OF_WORKER: Mapping[str, Schema] = {
-    "text/event-stream": told(EVENTS, "server-sent events, if `stream` is true"),
-    "*/*": told(BYTES, "the worker's response"),
+    "text/event-stream": with_note(EVENTS, "server-sent events, if `stream` is true"),
+    "*/*": with_note(BYTES, "the worker's response"),
 }
 """The content types of a worker's answer besides JSON."""
 
 _PASSED = "The worker receives all other fields unchanged."
-_NAME = told(TEXT, "`MODEL` or `PROJECT/MODEL`")
+_NAME = with_note(TEXT, "`MODEL` or `PROJECT/MODEL`")
 _OURS: Mapping[str, Schema] = {
-    "models": told(
+    "models": with_note(
         {**list_of(TEXT), "maxItems": MAX_NAMES}, "fallback models, tried in order"
     ),
-    "project": told(TEXT, "use this project only"),
-    "stream": told(or_null(FLAG), "stream the response"),
-    "service_tier": told(TEXT, "`flex`: run after all other requests"),
-    "prompt_cache_key": told(TEXT, "name of the conversation, to keep it at one worker"),
+    "project": with_note(TEXT, "use this project only"),
+    "stream": with_note(or_null(FLAG), "stream the response"),
+    "service_tier": with_note(TEXT, "`flex`: run after all other requests"),
+    "prompt_cache_key": with_note(TEXT, "name of the conversation, to keep it at one worker"),
 }  # fmt: skip
-_TEXTS = told({"anyOf": [TEXT, list_of({})]}, "one or more texts, or token ids")
+_TEXTS = with_note({"anyOf": [TEXT, list_of({})]}, "one or more texts, or token ids")
 _USAGE = {
-    "usage": or_null(told(OBJECT, "the tokens of prompt and response")),
-    "model": told(TEXT, "by its registered name"),
+    "usage": or_null(with_note(OBJECT, "the tokens of prompt and response")),
+    "model": with_note(TEXT, "by its registered name"),
 }
 _CHOICES = fields(_USAGE, choices=list_of(OBJECT))
 _DATA = fields(_USAGE, data=list_of(OBJECT))
@@ -53,15 +53,15 @@ _ERROR_OF_ANTHROPIC = fields(
 )
 _MODEL = fields(
     {
-        "context_length": told(COUNT, "tokens"),
-        "architecture": told(OBJECT, "its input and output modalities"),
+        "context_length": with_note(COUNT, "tokens"),
+        "architecture": with_note(OBJECT, "its input and output modalities"),
     },
-    id=told(TEXT, "the value for `model`"),
+    id=with_note(TEXT, "the value for `model`"),
     object={"const": "model"},
-    created=told(COUNT, "Unix time"),
+    created=with_note(COUNT, "Unix time"),
     owned_by=TEXT,
     model=TEXT,
-    url=told(TEXT, "if requested"),
+    url=with_note(TEXT, "if requested"),
     type=COUNT,
     project=TEXT,
     projects=list_of(TEXT),
@@ -83,7 +83,7 @@ def _of_kind(
     words = fields({**_OURS, **known}, model=_NAME, **needed)
     return OperationDoc(
         summary,
-        May.ASK,
+        Allowed.ASK,
         runs=True,
         more=_PASSED,
         request=words,
@@ -101,7 +101,7 @@ _SAMPLING: Mapping[str, Schema] = {
     "stream_options": or_null(OBJECT),
 }
 _VECTORS = list_of(list_of(NUMBER))
-_STORED: Mapping[str, Schema] = {"store": told(TEXT, "the store, if `model` is missing")}
+_STORED: Mapping[str, Schema] = {"store": with_note(TEXT, "the store, if `model` is missing")}
 
 KINDS: Mapping[Kind, OperationDoc] = {
     Kind.CHAT: _of_kind(
@@ -121,7 +121,7 @@ KINDS: Mapping[Kind, OperationDoc] = {
         "Rank documents by relevance to a query", OBJECT, query=TEXT, documents=list_of({}),
         known={"top_n": or_null(COUNT)},
     ),
-    Kind.SOUND: _of_kind("Create a sound", None, known={"model_id": told(TEXT, "also names the model"), "text": TEXT}),
+    Kind.SOUND: _of_kind("Create a sound", None, known={"model_id": with_note(TEXT, "also names the model"), "text": TEXT}),
     Kind.TOKENIZE: _of_kind("Tokenize a text", OBJECT, known={"content": TEXT, "prompt": TEXT}),
     Kind.GUTS: _of_kind("Show the inner state of a model", OBJECT, known={}),
     Kind.STORE_SET: _of_kind("Set entries of a store", OBJECT, known={**_STORED, "keys": _VECTORS, "values": list_of(TEXT)}),
@@ -139,26 +139,26 @@ TABLE: Mapping[str, OperationDoc] = {
     **{f"POST /v1/{kind.value}": described for kind, described in KINDS.items()},
     "POST /v2/rerank": KINDS[Kind.RERANK],
     "GET /v1/models": OperationDoc(
-        "List models", May.ASK,
+        "List models", Allowed.ASK,
         more="With the header `anthropic-version`, in Anthropic's format.",
         answer=fields(object={"const": "list"}, code={"const": 0}, message=TEXT, project=TEXT, data=list_of(_MODEL)),
     ),
     "GET /v1/models/{tail}": OperationDoc(
-        "Show one model", May.ASK, more="The name may contain slashes.", answer=_ONE_MODEL, errors=(UnknownModel,)
+        "Show one model", Allowed.ASK, more="The name may contain slashes.", answer=_ONE_MODEL, errors=(UnknownModel,)
     ),
     "POST /v1/responses": OperationDoc(
-        "Create a response, with OpenAI's Responses API", May.ASK, runs=True, more=_MAPPED,
+        "Create a response, with OpenAI's Responses API", Allowed.ASK, runs=True, more=_MAPPED,
         request=fields({**_OURS, "instructions": or_null(TEXT), "tools": or_null(list_of(OBJECT))}, model=_NAME, input={}),
         answer=fields(id=TEXT, object={"const": "response"}, output=list_of(OBJECT)), content={"text/event-stream": EVENTS},
     ),
     **{
         f"{method} /v1/responses/{{tail}}": OperationDoc(
-            f"{verb} a response", May.ASK, more=_STORED_RESPONSE, errors=(UnknownPath,)
+            f"{verb} a response", Allowed.ASK, more=_STORED_RESPONSE, errors=(UnknownPath,)
         )
         for method, verb in (("GET", "Show"), ("POST", "Cancel"), ("DELETE", "Delete"))
     },
     "POST /v1/messages": OperationDoc(
-        "Create a message, with Anthropic's Messages API", May.ASK, runs=True, more=_MAPPED,
+        "Create a message, with Anthropic's Messages API", Allowed.ASK, runs=True, more=_MAPPED,
         request=fields(
             {"system": {}, "stream": FLAG, "tools": list_of(OBJECT), "temperature": NUMBER},
             model=_NAME, messages=list_of(OBJECT), max_tokens=COUNT,
@@ -167,13 +167,13 @@ TABLE: Mapping[str, OperationDoc] = {
         content={"text/event-stream": EVENTS}, refusal=_ERROR_OF_ANTHROPIC,
     ),
     "POST /v1/messages/count_tokens": OperationDoc(
-        "Count the tokens of a message", May.ASK, runs=True,
+        "Count the tokens of a message", Allowed.ASK, runs=True,
         more="The model's worker counts if it can tokenize; otherwise the number is an estimate.",
         request=fields({"system": {}, "tools": list_of(OBJECT)}, model=_NAME, messages=list_of(OBJECT)),
         answer=fields(input_tokens=COUNT), refusal=_ERROR_OF_ANTHROPIC,
     ),
     "POST /v1/inference/chat-completion": OperationDoc(
-        "Create a chat completion, in the format of Llama Stack", May.ASK, runs=True, more=_MAPPED,
+        "Create a chat completion, in the format of Llama Stack", Allowed.ASK, runs=True, more=_MAPPED,
         request=fields({"stream": FLAG, "sampling_params": OBJECT}, model_id=_NAME, messages=list_of(OBJECT)),
         answer=OBJECT, content={"text/event-stream": EVENTS},
     ),

@@ -13,7 +13,7 @@ from node.faces.openapi.description import (
     OBJECT,
     TEXT,
     WHOLE,
-    May,
+    Allowed,
     OperationDoc,
     Schema,
     done,
@@ -21,26 +21,26 @@ from node.faces.openapi.description import (
     list_of,
     one_of,
     or_null,
-    told,
+    with_note,
 )
 from node.faces.v1 import grants, keys, logs, usage
 from registry import errors as registry
 from router import errors as router
 from router.requests import MODEL_KINDS
 
-_UNIX = told(NUMBER, "Unix time")
-_SECONDS = told(NUMBER, "seconds")
+_UNIX = with_note(NUMBER, "Unix time")
+_SECONDS = with_note(NUMBER, "seconds")
 _SHOWN_KEY = fields(
     name=TEXT,
-    state=told(TEXT, "`active`, or the reason why not"),
+    state=with_note(TEXT, "`active`, or the reason why not"),
     role=TEXT,
     models=list_of(TEXT),
-    expires=told(NUMBER, "Unix time, 0 for never"),
+    expires=with_note(NUMBER, "Unix time, 0 for never"),
     created=_UNIX,
-    revoked=told(NUMBER, "Unix time, 0 for never"),
-    hint=told(TEXT, "its last characters"),
+    revoked=with_note(NUMBER, "Unix time, 0 for never"),
+    hint=with_note(TEXT, "its last characters"),
 )
-_NEW_KEY = fields(name=TEXT, key=told(TEXT, "the key; no other response contains it"))
+_NEW_KEY = fields(name=TEXT, key=with_note(TEXT, "the key; no other response contains it"))
 _FAILED_ATTEMPT = fields(
     request=TEXT, at=_UNIX, node=TEXT, model=TEXT, cid=TEXT, error=TEXT, why=TEXT, seconds=_SECONDS
 )
@@ -48,9 +48,9 @@ _CONSIDERED = fields(
     node=TEXT,
     project=TEXT,
     cid=TEXT,
-    expected=told(NUMBER, "estimated requests at the replica"),
-    slots=told(COUNT, "0 if unknown"),
-    cached=told(NUMBER, "estimated kilobytes of the request in its cache"),
+    expected=with_note(NUMBER, "estimated requests at the replica"),
+    slots=with_note(COUNT, "0 if unknown"),
+    cached=with_note(NUMBER, "estimated kilobytes of the request in its cache"),
     doubts=list_of(TEXT),
 )
 _LEFT_OUT = fields(
@@ -59,42 +59,42 @@ _LEFT_OUT = fields(
     model=TEXT,
     cid=TEXT,
     reason=TEXT,
-    retry_in=told(NUMBER, "seconds until it could have answered, 0 if unknown"),
+    retry_in=with_note(NUMBER, "seconds until it could have answered, 0 if unknown"),
 )
 _REQUEST = fields(
-    {"key": told(TEXT, "the key's name, for operators"), "first": or_null(_SECONDS)},
+    {"key": with_note(TEXT, "the key's name, for operators"), "first": or_null(_SECONDS)},
     project=TEXT,
     cid=TEXT,
-    considered=told(list_of(_CONSIDERED), "the candidates, in order"),
-    excluded=told(
+    considered=with_note(list_of(_CONSIDERED), "the candidates, in order"),
+    excluded=with_note(
         list_of(_LEFT_OUT), "the excluded replicas at that time; at most 12 for each model"
     ),
     id=TEXT,
     at=_UNIX,
     kind=TEXT,
     model=TEXT,
-    node=told(TEXT, "id of the node whose worker answers"),
+    node=with_note(TEXT, "id of the node whose worker answers"),
     route=TEXT,
     attempts=COUNT,
-    status=told(WHOLE, "HTTP status, 0 while in flight"),
+    status=with_note(WHOLE, "HTTP status, 0 while in flight"),
     seconds=_SECONDS,
-    taken=told(COUNT, "bytes"),
-    sent=told(COUNT, "bytes"),
+    taken=with_note(COUNT, "bytes"),
+    sent=with_note(COUNT, "bytes"),
     tokens=or_null(fields(prompt=COUNT, completion=COUNT, cached=COUNT, estimated=FLAG)),
-    for_node=told(FLAG, "whether another node forwarded it"),
+    for_node=with_note(FLAG, "whether another node forwarded it"),
     failure=TEXT,
     failed=list_of(_FAILED_ATTEMPT),
 )
 _NODE_EVENT = fields(at=_UNIX, node=TEXT, name=TEXT, was=TEXT, now=TEXT, why=TEXT)
 _CONTACTS = fields(summary=TEXT, addresses=list_of(OBJECT))
 _NODE = fields(
-    node=told(TEXT, "its id"),
+    node=with_note(TEXT, "its id"),
     name=TEXT,
-    state=told(TEXT, "alive, unreachable, suspect, draining, lost or left"),
+    state=with_note(TEXT, "alive, unreachable, suspect, draining, lost or left"),
     standing=TEXT,
-    since=told(NUMBER, "seconds since this state began"),
+    since=with_note(NUMBER, "seconds since this state began"),
     why=TEXT,
-    last_heard=told(NUMBER, "seconds ago"),
+    last_heard=with_note(NUMBER, "seconds ago"),
     round_trip=_SECONDS,
     connection=one_of("self", "none", "relayed", "direct"),
     origin=TEXT,
@@ -105,8 +105,8 @@ _NODE = fields(
     agent=TEXT,
     self=FLAG,
 )
-_RELAYED = told(FLAG, "through a relay only")
-_PARTS = told(
+_RELAYED = with_note(FLAG, "through a relay only")
+_PARTS = with_note(
     {"type": "object", "additionalProperties": TEXT},
     "for each part `ok`, or the problem",
 )
@@ -132,8 +132,8 @@ _EXPLANATION = fields(
     ),
     excluded=list_of(fields(**_CANDIDATE, reason=TEXT, retry_in=_SECONDS)),
 )
-_KIND = told(one_of(*MODEL_KINDS), "type of the model")
-_DAY = told(TEXT, "a day (UTC) like 2026-11-25")
+_KIND = with_note(one_of(*MODEL_KINDS), "type of the model")
+_DAY = with_note(TEXT, "a day (UTC) like 2026-11-25")
 _USAGE = fields(
     dict.fromkeys(usage.BY, TEXT),
     requests=COUNT,
@@ -141,7 +141,7 @@ _USAGE = fields(
     prompt_tokens=COUNT,
     completion_tokens=COUNT,
     cached_tokens=COUNT,
-    estimated=told(COUNT, "responses without a token count"),
+    estimated=with_note(COUNT, "responses without a token count"),
     seconds=_SECONDS,
     first_seconds=_SECONDS,
     cost=NUMBER,
@@ -151,23 +151,23 @@ _DRAINED = done(standing=TEXT)
 
 TABLE: Mapping[str, OperationDoc] = {
     "GET /healthz": OperationDoc(
-        "Check whether this process works", May.EVERYBODY, answer=fields(status={"const": "ok"})
+        "Check whether this process works", Allowed.EVERYBODY, answer=fields(status={"const": "ok"})
     ),
     "GET /readyz": OperationDoc(
         "Check whether this node is ready, and which parts are degraded",
-        May.EVERYBODY,
+        Allowed.EVERYBODY,
         more="Also 200 if `degraded`: a node with a broken mesh or store still serves.",
         answer=fields(status=one_of("ok", "degraded"), parts=_PARTS),
     ),
-    "GET /metrics": OperationDoc("Get the metrics, for Prometheus", May.LOOK, content=_METRICS),
+    "GET /metrics": OperationDoc("Get the metrics, for Prometheus", Allowed.LOOK, content=_METRICS),
     "GET /openapi.json": OperationDoc(
-        "Show this document", May.EVERYBODY, answer=fields(openapi=TEXT, paths=OBJECT)
+        "Show this document", Allowed.EVERYBODY, answer=fields(openapi=TEXT, paths=OBJECT)
     ),
     "GET /docs": OperationDoc(
-        "Show this document as a page", May.EVERYBODY, content={"text/html": TEXT}
+        "Show this document as a page", Allowed.EVERYBODY, content={"text/html": TEXT}
     ),
     "GET /api/v1/status": OperationDoc(
-        "Get the state of this node", May.LOOK,
+        "Get the state of this node", Allowed.LOOK,
         answer=fields(
             peer=TEXT, name=TEXT, version=TEXT, uptime=_SECONDS, http=TEXT, p2p=list_of(TEXT), link=TEXT, standing=TEXT,
             ready=_PARTS, models=COUNT, bootstrap=_CONTACTS, nodes_alive=COUNT, in_flight=COUNT, processes=COUNT,
@@ -175,144 +175,146 @@ TABLE: Mapping[str, OperationDoc] = {
         ),
     ),
     "GET /api/v1/catalog": OperationDoc(
-        "Get the records of all live nodes", May.LOOK,
-        query={"digest": told(TEXT, "`1`: only the digest; equal digests mean equal registries")},
+        "Get the records of all live nodes", Allowed.LOOK,
+        query={"digest": with_note(TEXT, "`1`: only the digest; equal digests mean equal registries")},
         answer=fields({"nodes": list_of(OBJECT)}, digest=TEXT, records=COUNT),
     ),
     "GET /api/v1/nodes": OperationDoc(
-        "List the nodes, and this node's connection to each", May.LOOK,
+        "List the nodes, and this node's connection to each", Allowed.LOOK,
         answer=fields(
             nodes=list_of(_NODE),
             bootstrap=_CONTACTS,
-            handshakes_failed=told(COUNT, "incoming connections whose handshake failed since the start"),
+            handshakes_failed=with_note(COUNT, "incoming connections whose handshake failed since the start"),
         ),
     ),
     "GET /api/v1/connections": OperationDoc(
-        "List the nodes that this node is connected to", May.LOOK,
+        "List the nodes that this node is connected to", Allowed.LOOK,
         answer=fields(connections=list_of(fields(node=TEXT, relayed=_RELAYED))),
     ),
     "GET /api/v1/topology": OperationDoc(
-        "Get the connections between all nodes, as they report them", May.LOOK,
+        "Get the connections between all nodes, as they report them", Allowed.LOOK,
         answer=done(
             links=list_of(fields(one=TEXT, other=TEXT, relayed=_RELAYED)),
-            told=told(list_of(TEXT), "the nodes that reported; above fifty nodes only this one"),
+            told=with_note(list_of(TEXT), "the nodes that reported; above fifty nodes only this one"),
         ),
     ),
     "POST /api/v1/drain": OperationDoc(
-        "Drain this node: its models take no new requests", May.CHANGE, answer=_DRAINED
+        "Drain this node: its models take no new requests", Allowed.CHANGE, answer=_DRAINED
     ),
     "POST /api/v1/undrain": OperationDoc(
-        "Return this node to service", May.CHANGE, answer=_DRAINED
+        "Return this node to service", Allowed.CHANGE, answer=_DRAINED
     ),
     "GET /api/v1/route": OperationDoc(
-        "Explain the route of a request for a model; nothing is sent", May.LOOK,
+        "Explain the route of a request for a model; nothing is sent", Allowed.LOOK,
         query={
-            "model": told(TEXT, "`MODEL` or `PROJECT/MODEL`"), "project": TEXT, "cid": told(TEXT, "a replica"),
-            "node": told(TEXT, "a node's id, the beginning of one, or its name"), "kind": _KIND,
+            "model": with_note(TEXT, "`MODEL` or `PROJECT/MODEL`"), "project": TEXT, "cid": with_note(TEXT, "a replica"),
+            "node": with_note(TEXT, "a node's id, the beginning of one, or its name"), "kind": _KIND,
         },
         needs=("model",), answer=_EXPLANATION, errors=(router.UnknownModel, UnknownNode),
     ),
     "POST /api/v1/route": OperationDoc(
-        "Explain the route of this request; nothing is sent or stored", May.LOOK,
-        query={"kind": _KIND}, request=told(OBJECT, "the request, as for `/v1`"), answer=_EXPLANATION,
+        "Explain the route of this request; nothing is sent or stored", Allowed.LOOK,
+        query={"kind": _KIND}, request=with_note(OBJECT, "the request, as for `/v1`"), answer=_EXPLANATION,
         errors=(router.UnknownModel, UnknownNode, router.Looped),
     ),
     "POST /api/v1/recognise": OperationDoc(
-        "Detect the protocol and models of a worker on this machine; nothing is registered", May.CHANGE,
-        request=fields({"dialect": TEXT, "headers": OBJECT}, api=told(TEXT, "where it listens")),
+        "Detect the protocol and models of a worker on this machine; nothing is registered", Allowed.CHANGE,
+        request=fields({"dialect": TEXT, "headers": OBJECT}, api=with_note(TEXT, "where it listens")),
         answer=done({"busy": FLAG}, tries=list_of(OBJECT), found=or_null(OBJECT)),
     ),
     "GET /api/v1/me": OperationDoc(
-        "Get the caller's role and rights", May.KEY,
+        "Get the caller's role and rights", Allowed.KEY,
         answer=done(
             name=TEXT, role=TEXT, may=fields(ask=FLAG, look=FLAG, change=FLAG), node=TEXT, node_name=TEXT, version=TEXT
         ),
     ),
     "GET /api/v1/requests": OperationDoc(
-        "List requests in flight and recent ones, without their content", May.LOOK,
+        "List requests in flight and recent ones, without their content", Allowed.LOOK,
         query={"number": NUMBER_OF},
         answer=done(count=COUNT, processes=COUNT, under_way=list_of(_REQUEST), ended=list_of(_REQUEST)),
     ),
     "POST /api/v1/requests/{id}/cancel": OperationDoc(
-        "Cancel a request: its callers are disconnected", May.CHANGE, answer=done(cut=COUNT), errors=(UnknownRequest,)
+        "Cancel a request: its callers are disconnected", Allowed.CHANGE, answer=done(cut=COUNT), errors=(UnknownRequest,)
     ),
     "GET /api/v1/history": OperationDoc(
-        "Get figures of the last hour, by model and node", May.LOOK,
-        query={"model": told(TEXT, "only this model, with its buckets")},
+        "Get figures of the last hour, by model and node", Allowed.LOOK,
+        query={"model": with_note(TEXT, "only this model, with its buckets")},
         answer=done(bucket=_SECONDS, until=_UNIX, history=list_of(OBJECT)),
     ),
     "GET /api/v1/node-events": OperationDoc(
-        "List recent changes of nodes", May.LOOK, answer=done(count=COUNT, events=list_of(_NODE_EVENT))
+        "List recent changes of nodes", Allowed.LOOK, answer=done(count=COUNT, events=list_of(_NODE_EVENT))
     ),
     "GET /api/v1/events": OperationDoc(
-        "Stream nodes, events and requests: one event a second, until the caller disconnects", May.LOOK,
+        "Stream nodes, events and requests: one event a second, until the caller disconnects", Allowed.LOOK,
         content={"text/event-stream": EVENTS}, errors=(TooManyConnections,),
     ),
-    "GET /api/v1/keys": OperationDoc("List the keys of users", May.CHANGE, answer=done(keys=list_of(_SHOWN_KEY))),
+    "GET /api/v1/keys": OperationDoc("List the keys of users", Allowed.CHANGE, answer=done(keys=list_of(_SHOWN_KEY))),
     "POST /api/v1/keys": OperationDoc(
-        "Create keys, all or none", May.CHANGE,
-        request=keys.Order, answer=done(keys=list_of(_NEW_KEY)), errors=(auth.KeyExists,),
+        "Create keys, all or none", Allowed.CHANGE,
+        request=keys.KeyCreation, answer=done(keys=list_of(_NEW_KEY)), errors=(auth.KeyExists,),
     ),
     "POST /api/v1/keys/{name}/rotate": OperationDoc(
-        "Replace a key", May.CHANGE, answer=done(keys=list_of(_NEW_KEY)),
+        "Replace a key", Allowed.CHANGE, answer=done(keys=list_of(_NEW_KEY)),
         errors=(auth.NoSuchKey, auth.KeyExists),
     ),
     "POST /api/v1/keys/{name}/revoke": OperationDoc(
-        "Revoke a key", May.CHANGE, answer=done(), errors=(auth.NoSuchKey,)
+        "Revoke a key", Allowed.CHANGE, answer=done(), errors=(auth.NoSuchKey,)
     ),
     "POST /api/v1/grants": OperationDoc(
-        "Create an invitation for a user or a node", May.CHANGE,
+        "Create an invitation for a user or a node", Allowed.CHANGE,
         request=grants.WantedGrant, errors=(auth.KeyExists,),
         answer=done(
-            name=TEXT, expires=_UNIX, invitation=told(TEXT, "the invitation; no other response contains it"),
+            name=TEXT, expires=_UNIX, invitation=with_note(TEXT, "the invitation; no other response contains it"),
             warnings=list_of(TEXT),
         ),
     ),
     "GET /api/v1/usage": OperationDoc(
-        "Get the usage of keys; users see their own", May.KEY,
+        "Get the usage of keys; users see their own", Allowed.KEY,
         query={
-            "since": told(_DAY, "the first day (default: a week ago)"), "until": told(_DAY, "the last day (default: today)"),
-            "key": told(TEXT, "only this key"), "by": told(TEXT, f"which of {', '.join(usage.BY)}, separated by commas"),
-            "format": told(one_of("json", "csv"), "format of the response"),
+            "since": with_note(_DAY, "the first day (default: a week ago)"),
+            "until": with_note(_DAY, "the last day (default: today)"),
+            "key": with_note(TEXT, "only this key"),
+            "by": with_note(TEXT, f"which of {', '.join(usage.BY)}, separated by commas"),
+            "format": with_note(one_of("json", "csv"), "format of the response"),
         },
         answer=done(since=_DAY, until=_DAY, usage=list_of(_USAGE)), content={"text/csv": TEXT},
         errors=(NotAllowed, registry.StoreUnavailable),
     ),
     "GET /api/v1/audit": OperationDoc(
-        "Get the audit log", May.CHANGE, query={"number": NUMBER_OF},
+        "Get the audit log", Allowed.CHANGE, query={"number": NUMBER_OF},
         answer=done(
-            faults=told(list_of(TEXT), "errors in the chain of entries"),
+            faults=with_note(list_of(TEXT), "errors in the chain of entries"),
             audit=list_of(
                 fields(node=TEXT, number=COUNT, at=_UNIX, who=TEXT, action=TEXT, target=TEXT, before=TEXT, hash=TEXT)
             ),
         ),
     ),
     "GET /api/v1/logs": OperationDoc(
-        "Get the last lines of this node's log", May.CHANGE,
+        "Get the last lines of this node's log", Allowed.CHANGE,
         query={
-            "number": NUMBER_OF, "level": told(one_of(*logs.LEVELS), "the least"),
-            "since": told(NUMBER, "only lines after this Unix time"),
+            "number": NUMBER_OF, "level": with_note(one_of(*logs.LEVELS), "the least"),
+            "since": with_note(NUMBER, "only lines after this Unix time"),
         },
         answer=done(
             logs=list_of(fields(time=_UNIX, level=TEXT, logger=TEXT, message=TEXT, process=WHOLE, number=WHOLE))
         ),
     ),
     "GET /api/v1/examination": OperationDoc(
-        "Check this node's workers, store and peers, as `modelvine doctor` does", May.CHANGE,
+        "Check this node's workers, store and peers, as `modelvine doctor` does", Allowed.CHANGE,
         answer=done(
             process=OBJECT, store=OBJECT, workers=list_of(OBJECT), peers=list_of(OBJECT), relay=OBJECT,
-            exposed=told(TEXT, "what other machines can use without a key"), keys=COUNT,
+            exposed=with_note(TEXT, "what other machines can use without a key"), keys=COUNT,
         ),
     ),
     "GET /api/v1/receipts": OperationDoc(
-        "Get totals of the receipts with each other node", May.CHANGE,
+        "Get totals of the receipts with each other node", Allowed.CHANGE,
         answer=done(receipts=list_of(fields(peer=TEXT, side=TEXT, answers=COUNT, tokens=COUNT))),
     ),
     "GET /api/v1/receipts/{peer}": OperationDoc(
-        "Get this node's receipts with another node", May.CHANGE, answer=done(pages=list_of(OBJECT))
+        "Get this node's receipts with another node", Allowed.CHANGE, answer=done(pages=list_of(OBJECT))
     ),
     "GET /api/v1/receipts/{peer}/comparison": OperationDoc(
-        "Compare this node's receipts with those of the other node", May.CHANGE,
+        "Compare this node's receipts with those of the other node", Allowed.CHANGE,
         answer=done(
             peer=TEXT, faults=list_of(TEXT), answers=COUNT, tokens=COUNT, counts=OBJECT, differ=list_of(OBJECT),
             only_here=list_of(TEXT), only_there=list_of(TEXT),

@@ -10,14 +10,14 @@ from node.faces.openapi.description import (
     OBJECT,
     TEXT,
     WHOLE,
-    May,
+    Allowed,
     OperationDoc,
     Schema,
     done,
     fields,
     list_of,
     one_of,
-    told,
+    with_note,
 )
 from node.faces.openapi.models import TEXT_OF_WORKER
 from node.faces.v0.registration import MAX_CAPACITY
@@ -27,36 +27,36 @@ from registry.wire import MAX_CONTEXT
 from router.worker_description import MODALITIES
 from router.workers import TEMPLATES
 
-_TYPE = told(
+_TYPE = with_note(
     {"type": "integer", "enum": [int(one) for one in ModelType]},
     ", ".join(f"{int(one)}: {one.name.lower().replace('_', ' ')}" for one in ModelType),
 )
-_CAPACITY = told({**COUNT, "maximum": MAX_CAPACITY}, "concurrent requests, 0 for unknown")
+_CAPACITY = with_note({**COUNT, "maximum": MAX_CAPACITY}, "concurrent requests, 0 for unknown")
 _MODALITIES = list_of(one_of(*MODALITIES))
 _MORE: Mapping[str, Schema] = {
     "type": _TYPE,
-    "cid": told(TEXT, "id of the replica, if there are several"),
-    "dialect": told(TEXT, "the worker's protocol (default: by the scheme of `api`)"),
-    "worker_model": told(TEXT, "the worker's own name for the model, if it differs"),
+    "cid": with_note(TEXT, "id of the replica, if there are several"),
+    "dialect": with_note(TEXT, "the worker's protocol (default: by the scheme of `api`)"),
+    "worker_model": with_note(TEXT, "the worker's own name for the model, if it differs"),
     "capacity": _CAPACITY,
-    "max_concurrency": told(_CAPACITY, "another name of the same field"),
-    "context": told({**COUNT, "maximum": MAX_CONTEXT}, "tokens, 0 for unknown"),
+    "max_concurrency": with_note(_CAPACITY, "another name of the same field"),
+    "context": with_note({**COUNT, "maximum": MAX_CONTEXT}, "tokens, 0 for unknown"),
     "input_modalities": _MODALITIES,
     "output_modalities": _MODALITIES,
-    "headers": told(OBJECT, "sent to the worker with every request"),
-    "load": told(OBJECT, "options for loading the model"),
-    "template": told(one_of(*TEMPLATES), "chat template for workers that expect one text"),
+    "headers": with_note(OBJECT, "sent to the worker with every request"),
+    "load": with_note(OBJECT, "options for loading the model"),
+    "template": with_note(one_of(*TEMPLATES), "chat template for workers that expect one text"),
 }
 _MODEL: Mapping[str, Schema] = {
-    "model": told(TEXT, "name that clients use"),
-    "api": told(TEXT, "URL of the worker, on this machine"),
+    "model": with_note(TEXT, "name that clients use"),
+    "api": with_note(TEXT, "URL of the worker, on this machine"),
 }
 _LEARNED: Mapping[str, Schema] = {
-    "learned": told(list_of(OBJECT), "what the workers report about themselves"),
-    "warnings": told(list_of(TEXT), "workers that do not answer now"),
+    "learned": with_note(list_of(OBJECT), "what the workers report about themselves"),
+    "warnings": with_note(list_of(TEXT), "workers that do not answer now"),
 }
-_NODE_ID = told(TEXT, "a node's id, the beginning of one, or its name")
-_ADDRESS = fields(node_addr=told(TEXT, "a multiaddr that ends with `/p2p/` and a peer id"))
+_NODE_ID = with_note(TEXT, "a node's id, the beginning of one, or its name")
+_ADDRESS = fields(node_addr=with_note(TEXT, "a multiaddr that ends with `/p2p/` and a peer id"))
 _IDENTITY = done(
     peer_id=TEXT,
     protocol_version=TEXT,
@@ -69,16 +69,16 @@ _NAMES = done(data=list_of(TEXT))
 _SAVED = (registry.LimitReached, registry.StoreUnavailable)
 _PEER = fields(
     node_id=TEXT,
-    connectivity=told(WHOLE, "1 connected, 2 reachable, 3 unreachable, 4 relayed"),
-    latency=told(COUNT, "microseconds, 0 for unknown"),
-    idle=told(COUNT, "requests in flight; 0 means idle"),
+    connectivity=with_note(WHOLE, "1 connected, 2 reachable, 3 unreachable, 4 relayed"),
+    latency=with_note(COUNT, "microseconds, 0 for unknown"),
+    idle=with_note(COUNT, "requests in flight; 0 means idle"),
     Idle=COUNT,
     cid=TEXT,
 )
 _OWN: Mapping[str, Schema] = {
-    "cid": told(TEXT, "this replica only"),
+    "cid": with_note(TEXT, "this replica only"),
     "stream": FLAG,
-    "wallet": told(TEXT, "not forwarded, like `signature` and `hash`"),
+    "wallet": with_note(TEXT, "not forwarded, like `signature` and `hash`"),
 }
 
 
@@ -89,10 +89,10 @@ def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> Operatio
     query = {"project": TEXT, "model": TEXT, "cid": TEXT, **({"node_id": TEXT} if one_node else {})}
     return OperationDoc(
         f"{what} {where}",
-        May.ASK,
+        Allowed.ASK,
         runs=True,
         more="The worker receives all other fields unchanged.",
-        query={name: told(one, "overrides the body's") for name, one in query.items()},
+        query={name: with_note(one, "overrides the body's") for name, one in query.items()},
         request=words,
         form=words,
         answer=OBJECT,
@@ -101,65 +101,67 @@ def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> Operatio
 
 
 TABLE: Mapping[str, OperationDoc] = {
-    "GET /api/v0/id": OperationDoc("Get this node's id", May.LOOK, answer=_IDENTITY),
+    "GET /api/v0/id": OperationDoc("Get this node's id", Allowed.LOOK, answer=_IDENTITY),
     "POST /api/v0/peer": OperationDoc(
-        "Get another node's id", May.LOOK, request=fields(node_id=_NODE_ID), answer=_IDENTITY, errors=(UnknownNode,)
+        "Get another node's id", Allowed.LOOK, request=fields(node_id=_NODE_ID), answer=_IDENTITY, errors=(UnknownNode,)
     ),
-    "GET /api/v0/peers": OperationDoc("List the ids of live nodes", May.LOOK, answer=_NAMES),
-    "GET /api/v0/rendezvous/peers": OperationDoc("List the ids of the other known nodes", May.LOOK, answer=_NAMES),
+    "GET /api/v0/peers": OperationDoc("List the ids of live nodes", Allowed.LOOK, answer=_NAMES),
+    "GET /api/v0/rendezvous/peers": OperationDoc("List the ids of the other known nodes", Allowed.LOOK, answer=_NAMES),
     "POST /api/v0/host/info": OperationDoc(
-        "Get the hardware of a node's machine", May.LOOK, request=fields({"node_id": told(_NODE_ID, "default: this node")}),
+        "Get the hardware of a node's machine", Allowed.LOOK,
+        request=fields({"node_id": with_note(_NODE_ID, "default: this node")}),
         answer=done(os=OBJECT, cpu=list_of(OBJECT), memory=OBJECT, disk=list_of(OBJECT), gpu=list_of(OBJECT)),
         errors=(UnknownNode, registry.PeerUnreachable),
     ),
     "GET /api/v0/swarm/peers": OperationDoc(
-        "List the connections of this node", May.LOOK,
+        "List the connections of this node", Allowed.LOOK,
         answer=list_of(fields(id=TEXT, peer=TEXT, addr=TEXT, latency=TEXT, direction=TEXT)),
     ),
     "GET /api/v0/swarm/addrs": OperationDoc(
-        "List the addresses of connected nodes", May.LOOK, answer=list_of(fields(peer=TEXT, addrs=list_of(TEXT)))
+        "List the addresses of connected nodes", Allowed.LOOK, answer=list_of(fields(peer=TEXT, addrs=list_of(TEXT)))
     ),
-    "GET /api/v0/pubsub/peers": OperationDoc("List the ids of connected nodes", May.LOOK, answer=list_of(TEXT)),
+    "GET /api/v0/pubsub/peers": OperationDoc("List the ids of connected nodes", Allowed.LOOK, answer=list_of(TEXT)),
     "POST /api/v0/swarm/connect": OperationDoc(
-        "Connect to a node at an address", May.CHANGE, request=_ADDRESS, answer=done(),
+        "Connect to a node at an address", Allowed.CHANGE, request=_ADDRESS, answer=done(),
         errors=(registry.MeshDown, registry.PeerUnreachable, registry.ProtocolViolation),
     ),
     "POST /api/v0/swarm/disconnect": OperationDoc(
-        "Disconnect from a node", May.CHANGE, request=_ADDRESS, answer=done(), errors=(registry.MeshDown,)
+        "Disconnect from a node", Allowed.CHANGE, request=_ADDRESS, answer=done(), errors=(registry.MeshDown,)
     ),
-    "GET /api/v0/bootstrap/list": OperationDoc("List the bootstrap addresses", May.LOOK, answer=_NAMES),
-    "POST /api/v0/bootstrap/add": OperationDoc("Add a bootstrap address", May.CHANGE, request=_ADDRESS, answer=done()),
-    "POST /api/v0/bootstrap/rm": OperationDoc("Remove a bootstrap address", May.CHANGE, request=_ADDRESS, answer=done()),
+    "GET /api/v0/bootstrap/list": OperationDoc("List the bootstrap addresses", Allowed.LOOK, answer=_NAMES),
+    "POST /api/v0/bootstrap/add": OperationDoc("Add a bootstrap address", Allowed.CHANGE, request=_ADDRESS, answer=done()),
+    "POST /api/v0/bootstrap/rm": OperationDoc("Remove a bootstrap address", Allowed.CHANGE, request=_ADDRESS, answer=done()),
     "GET /api/v0/debug/metrics/prometheus": OperationDoc(
-        "Get the metrics, as at `/metrics`", May.LOOK, content=_METRICS
+        "Get the metrics, as at `/metrics`", Allowed.LOOK, content=_METRICS
     ),
     "POST /api/v0/ai/project/register": OperationDoc(
-        "Register a project with all its models", May.CHANGE,
+        "Register a project with all its models", Allowed.CHANGE,
         request=fields(project=TEXT, models=list_of(fields(_MORE, **_MODEL))), answer=done(_LEARNED), errors=_SAVED,
     ),
     "POST /api/v0/ai/project/unregister": OperationDoc(
-        "Unregister a project", May.CHANGE, request=fields(project=TEXT), answer=done(), errors=_SAVED
+        "Unregister a project", Allowed.CHANGE, request=fields(project=TEXT), answer=done(), errors=_SAVED
     ),
     "POST /api/v0/ai/model/register": OperationDoc(
-        "Register one model of a project", May.CHANGE,
+        "Register one model of a project", Allowed.CHANGE,
         request=fields(_MORE, project=TEXT, **_MODEL), answer=done(_LEARNED), errors=_SAVED,
     ),
     "POST /api/v0/ai/model/unregister": OperationDoc(
-        "Unregister one model of a project", May.CHANGE,
+        "Unregister one model of a project", Allowed.CHANGE,
         request=fields({"cid": TEXT, "type": _TYPE}, project=TEXT, model=TEXT), answer=done(), errors=_SAVED,
     ),
     "POST /api/v0/ai/project/peer": OperationDoc(
-        "List the projects of a node with their models", May.LOOK, request=fields(node_id=_NODE_ID),
+        "List the projects of a node with their models", Allowed.LOOK, request=fields(node_id=_NODE_ID),
         answer=done(data={"type": "object", "additionalProperties": list_of(OBJECT)}), errors=(UnknownNode,),
     ),
     "GET /api/v0/ai/projects/list": OperationDoc(
-        "List the projects of the mesh", May.LOOK, query={"number": NUMBER_OF}, answer=_NAMES
+        "List the projects of the mesh", Allowed.LOOK, query={"number": NUMBER_OF}, answer=_NAMES
     ),
     "GET /api/v0/ai/projects/models": OperationDoc(
-        "List the models of a project", May.LOOK, query={"number": NUMBER_OF, "project": TEXT}, needs=("project",), answer=_NAMES
+        "List the models of a project", Allowed.LOOK,
+        query={"number": NUMBER_OF, "project": TEXT}, needs=("project",), answer=_NAMES,
     ),
     "GET /api/v0/ai/projects/peers": OperationDoc(
-        "List the nodes that serve a model of a project", May.LOOK,
+        "List the nodes that serve a model of a project", Allowed.LOOK,
         query={"number": NUMBER_OF, "project": TEXT, "model": TEXT}, needs=("project", "model"), answer=done(data=list_of(_PEER)),
     ),
     **{

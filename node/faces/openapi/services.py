@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping
 
-from node.faces.openapi.description import OBJECT, TEXT, May, OperationDoc, Schema, fields, list_of
+from node.faces.openapi.description import (
+    OBJECT,
+    TEXT,
+    Allowed,
+    OperationDoc,
+    Schema,
+    fields,
+    list_of,
+)
 from node.faces.openapi.models import TEXT_OF_WORKER
 from router.services.calls import CALLS, OPENAI, ServiceCall
 
@@ -63,7 +71,7 @@ def _described(method: str, call: ServiceCall) -> OperationDoc:
     lists, asks = method == "GET" and "*" not in call.path, method == "POST"
     return OperationDoc(
         summary,
-        May.ASK,
+        Allowed.ASK,
         runs=True,
         more=_MORE,
         query=_PAGE if lists else {},
@@ -84,7 +92,7 @@ TABLE: Mapping[str, OperationDoc] = {
 """Method and path → description."""
 
 
-def beneath(method: str, path: str) -> list[str]:
+def paths_under(method: str, path: str) -> list[str]:
     """Return the paths of the calls under one route, such as `/v1/files/{tail}`; none for a route that is not of services."""
     called = [call for call in CALLS if call.protocol == OPENAI and method in call.methods]
     return [path_of(call) for call in called if path == call.path.partition("*")[0] + "{tail}"]

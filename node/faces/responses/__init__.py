@@ -8,14 +8,14 @@ from random import getrandbits
 from aiohttp import web
 
 from node.faces import Serving
-from node.faces.encoder import SpokenAnswer
+from node.faces.encoder import AnswerForm
 from node.faces.errors import Refusal, UnknownPath
 from node.faces.openai import PREFIXES, request_of
 from node.faces.request_reader import read_fields
 from node.faces.respond import answer
 from node.faces.responses.encoder import Head, ResponsesEncoder
 from node.faces.responses.request_mapping import read
-from router.openai.body import written
+from router.openai.body import encode_json
 from router.requests import Kind
 
 ENDPOINTS: Mapping[str, str] = {
@@ -44,10 +44,10 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes for clients."""
 
     async def create(http: web.Request) -> web.StreamResponse:
-        async def ask() -> SpokenAnswer:
-            return _spoken(context, http, await read_fields(http, context.settings))
+        async def ask() -> AnswerForm:
+            return _read(context, http, await read_fields(http, context.settings))
 
-        return await answer(context, http, Kind.CHAT, ask, refuse=in_their_words)
+        return await answer(context, http, Kind.CHAT, ask, refuse=with_callers_names)
 
     places = [f"{prefix}/responses" for prefix in PREFIXES]
     return [
@@ -69,19 +69,19 @@ async def _stored(http: web.Request) -> web.StreamResponse:
     )
 
 
-def _spoken(context: Serving, http: web.Request, fields: Mapping[str, object]) -> SpokenAnswer:
+def _read(context: Serving, http: web.Request, fields: Mapping[str, object]) -> AnswerForm:
     asked = read(fields)
-    request = request_of(context, http, Kind.CHAT, written(asked.chat))
+    request = request_of(context, http, Kind.CHAT, encode_json(asked.chat))
     own_id, now = f"{getrandbits(128):032x}", int(time.time())
     encoder = ResponsesEncoder(
         Head(own_id, now, request.model, asked.repeats, asked.called),
         streams=asked.stream,
         max_event_bytes=context.settings.router.max_event_bytes,
     )
-    return SpokenAnswer(request, encoder, asked.dropped)
+    return AnswerForm(request, encoder, asked.dropped)
 
 
-def in_their_words(refused: Refusal) -> Refusal:
+def with_callers_names(refused: Refusal) -> Refusal:
     """Return a refusal with the caller's name of the parameter, where the fault was found in the chat."""
     error = refused.body["error"]
     param = error.get("param")

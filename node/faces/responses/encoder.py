@@ -14,7 +14,7 @@ from node.faces.encoder import TextEncoder
 from router.errors import WorkerFailed
 from router.openai import logprobs
 from router.openai.logprobs import Token
-from router.openai.text_parser import CallPart, Heard, TextFailure, Thought
+from router.openai.text_parser import CallPart, Heard, ReasoningPiece, TextFailure
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -87,7 +87,7 @@ class Item(ABC):
     def _closed(self, text: str) -> Iterator[Said]: ...
 
 
-class Parted(Item):
+class ItemWithPart(Item):
     """An item whose text is in its only part. `beside` are further fields of the events with a piece or with all of it."""
 
     event: str
@@ -113,7 +113,7 @@ class Parted(Item):
     def _part(self, text: str) -> Said: ...
 
 
-class Message(Parted):
+class Message(ItemWithPart):
     """The text that the model says."""
 
     prefix = "msg"
@@ -126,7 +126,7 @@ class Message(Parted):
 
     def drawn(self, piece: str, tokens: Sequence[Token]) -> Said:
         """Add a piece with its tokens and return its event."""
-        likely = [logprobs.of_a_token(token) for token in tokens]
+        likely = [logprobs.write_token(token) for token in tokens]
         self._likely += likely
         return self.grow(piece) | {"logprobs": likely}
 
@@ -143,7 +143,7 @@ class Message(Parted):
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": likely}
 
 
-class Reasoning(Parted):
+class Reasoning(ItemWithPart):
     """The reasoning of the model before its text, without a summary."""
 
     prefix = "rs"
@@ -199,7 +199,7 @@ class Output:
         self.usage: Usage | None = None
         self._answer = answer
         self._called = called
-        self._open: dict[int | type[Parted], Item] = {}
+        self._open: dict[int | type[ItemWithPart], Item] = {}
         self._characters = 0
 
     def hear(self, heard: Heard) -> Iterator[Said]:
@@ -207,7 +207,7 @@ class Output:
         match heard:
             case Delta(text, 0):
                 yield from self._grow(Message, text, heard.tokens)
-            case Thought(text, 0):
+            case ReasoningPiece(text, 0):
                 yield from self._grow(Reasoning, text)
             case CallPart(choice=0):
                 yield from self._call(heard)
@@ -216,7 +216,7 @@ class Output:
                 yield from self._close()
             case Usage():
                 self.usage = heard
-            case TextFailure() | Delta() | Thought() | CallPart() | End():
+            case TextFailure() | Delta() | ReasoningPiece() | CallPart() | End():
                 # Only one choice is requested, and failures are reported elsewhere.
                 return
 
@@ -233,13 +233,15 @@ class Output:
             item.status = "incomplete"
         return [item.said() for item in self.items]
 
-    def _grow(self, kind: type[Parted], text: str, tokens: Sequence[Token] = ()) -> Iterator[Said]:
+    def _grow(
+        self, kind: type[ItemWithPart], text: str, tokens: Sequence[Token] = ()
+    ) -> Iterator[Said]:
         item = self._open.get(kind)
         if item is None:
             yield from self._close()
             yield from self._add(kind, item := kind(self._answer, len(self.items)))
         if text:
-            yield self._longer(item, text, tokens)
+            yield self._grow_item(item, text, tokens)
 
     def _call(self, part: CallPart) -> Iterator[Said]:
         item = self._open.get(part.index)
@@ -251,16 +253,16 @@ class Output:
             item = FunctionCall(self._answer, len(self.items), part, called)
             yield from self._add(part.index, item)
         if part.arguments:
-            yield self._longer(item, part.arguments)
+            yield self._grow_item(item, part.arguments)
 
-    def _add(self, key: int | type[Parted], item: Item) -> Iterator[Said]:
+    def _add(self, key: int | type[ItemWithPart], item: Item) -> Iterator[Said]:
         if len(self.items) >= MAX_ITEMS:
             raise WorkerFailed(f"the answer has more than {MAX_ITEMS:,} items")
         self.items.append(item)
         self._open[key] = item
         yield from item.open()
 
-    def _longer(self, item: Item, piece: str, tokens: Sequence[Token] = ()) -> Said:
+    def _grow_item(self, item: Item, piece: str, tokens: Sequence[Token] = ()) -> Said:
         told = sum(1 + len(token.likeliest) for token in tokens)
         self._characters += len(piece) + TOKEN_CHARACTERS * told
         if self._characters > MAX_CHARACTERS:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from router.canonical.values import listed, needed, text
+from router.canonical.values import read_list, read_required_text, read_text
 from router.errors import BadRequest, WorkerUnable
 
 MAX_ITEMS = 10_000
@@ -25,8 +25,8 @@ _NOT_STORED = "this node stores nothing: send complete items, as clients do with
 
 def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
     """Return the conversation so far as the messages of a chat; raise `BadRequest` or `WorkerUnable`."""
-    talk = _Talk()
-    if instructions := text(fields, "instructions", MAX_TEXT_CHARACTERS):
+    talk = _ChatBuilder()
+    if instructions := read_text(fields, "instructions", MAX_TEXT_CHARACTERS):
         talk.say("system", instructions)
     said = fields.get("input")
     if isinstance(said, str):
@@ -34,7 +34,7 @@ def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
         return talk.messages()
     if not isinstance(said, list):
         raise BadRequest("`input` must be a text or a list of items", param="input")
-    for at, item in enumerate(listed(fields, "input", MAX_ITEMS)):
+    for at, item in enumerate(read_list(fields, "input", MAX_ITEMS)):
         talk.add(item, f"input[{at}]")
     if not (found := talk.messages()):
         raise BadRequest("`input` contains nothing for a model", param="input")
@@ -46,7 +46,7 @@ def in_chat(name: str, namespace: str) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-class _Talk:
+class _ChatBuilder:
     """Builder of a chat, item by item."""
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class _Talk:
 
     def messages(self) -> list[dict[str, object]]:
         """Return all messages. Leading system messages become one, because many templates support no second."""
-        self._show()
+        self._add_media()
         if not self._system:
             return self._messages
         return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]
 
     def say(self, role: str, content: object) -> None:
         """Add a message."""
-        self._show()
+        self._add_media()
         if role == "system" and not self._messages:
             self._system.append(str(content))
         else:
@@ -115,7 +115,7 @@ class _Talk:
             },
         }
         self._called.add(str(call["id"]))
-        self._show()
+        self._add_media()
         # Text and calls of one turn are one message of a chat.
         if not self._messages or self._messages[-1]["role"] != "assistant":
             self._messages.append({"role": "assistant", "content": None})
@@ -133,7 +133,7 @@ class _Talk:
         self._messages.append({"role": "tool", "tool_call_id": call, "content": "".join(texts)})
         self._shown += [part for part in parts if part["type"] != "text"]
 
-    def _show(self) -> None:
+    def _add_media(self) -> None:
         """Add what tools returned besides texts, as a user message after their answers: only users may send it in a chat."""
         if self._shown:
             self._messages.append({"role": "user", "content": self._shown})
@@ -142,7 +142,7 @@ class _Talk:
 
 def _of(item: Mapping[str, object], name: str, at: str, *, least: int = 1) -> str:
     try:
-        return (needed if least else text)(item, name, MAX_ITEM_ID_CHARACTERS)
+        return (read_required_text if least else read_text)(item, name, MAX_ITEM_ID_CHARACTERS)
     except BadRequest as error:
         raise BadRequest(str(error), param=f"{at}.{name}") from error
 

@@ -13,9 +13,9 @@ from node.faces.responses import items
 from node.faces.responses.items import MAX_ITEM_ID_CHARACTERS, MAX_TEXT_CHARACTERS, in_chat
 from router.canonical import values
 from router.canonical.text import MAX_TOOLS
-from router.canonical.values import flag, needed, text
+from router.canonical.values import read_flag, read_required_text, read_text
 from router.errors import BadRequest, WorkerUnable
-from router.openai.body import written
+from router.openai.body import encode_json
 
 _PARTS = ("name", "description", "parameters", "strict")
 _SPACE = {"type", "name", "tools"}
@@ -71,7 +71,7 @@ def offered(
         case _:
             words = "auto, none, required, or an object with a type"
             raise BadRequest(f"`tool_choice` must be {words}", param="tool_choice")
-    parallel = flag(fields, "parallel_tool_calls")
+    parallel = read_flag(fields, "parallel_tool_calls")
     if not functions:
         return {}
     tools = [{"type": "function", "function": one.said} for one in functions.values()]
@@ -113,9 +113,9 @@ def _function(tool: Mapping[str, object], at: str, namespace: str) -> Function:
 def _checked(tool: Mapping[str, object], at: str) -> str:
     """Return the name of a tool, after checking it, `description` and `strict`; raise `BadRequest`."""
     try:
-        text(tool, "description", MAX_TEXT_CHARACTERS)
-        flag(tool, "strict")
-        return needed(tool, "name", MAX_ITEM_ID_CHARACTERS)
+        read_text(tool, "description", MAX_TEXT_CHARACTERS)
+        read_flag(tool, "strict")
+        return read_required_text(tool, "name", MAX_ITEM_ID_CHARACTERS)
     except BadRequest as error:
         raise BadRequest(str(error), param=f"{at}.{error.param}") from error
 
@@ -208,7 +208,7 @@ class ResponsesRequest:
     @property
     def dropped(self) -> tuple[str, ...]:
         """The names of the fields that have no effect."""
-        return tuple(values.dropped(self))
+        return tuple(values.dropped_names(self))
 
 
 def read(fields: Mapping[str, object]) -> ResponsesRequest:
@@ -217,7 +217,7 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
         if fields.get(name):
             raise WorkerUnable(why, param=name)
     _check(fields)
-    stream = values.flag(fields, "stream") or False
+    stream = values.read_flag(fields, "stream") or False
     text, reasoning = _object(fields, "text"), _object(fields, "reasoning")
     functions = functions_of(fields)
     said = {
@@ -225,9 +225,9 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
         "messages": items.messages(fields),
         **offered(fields, functions),
         # Of its two names in a chat, this is the one that every worker knows.
-        "max_tokens": values.whole(fields, "max_output_tokens", 1, _MOST_TOKENS),
-        "temperature": values.number(fields, "temperature", 0, 2),
-        "top_p": values.number(fields, "top_p", 0, 1),
+        "max_tokens": values.read_integer(fields, "max_output_tokens", 1, _MOST_TOKENS),
+        "temperature": values.read_number(fields, "temperature", 0, 2),
+        "top_p": values.read_number(fields, "top_p", 0, 1),
         "response_format": _form(text.get("format")),
         "verbosity": _inner("text", text, "verbosity", "low", "medium", "high"),
         "reasoning_effort": _inner("reasoning", reasoning, "effort", *_EFFORTS),
@@ -240,7 +240,7 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
     if stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     unheard = (
-        *values.others(_without_likely(fields), _READ, _USUAL).items(),
+        *values.unread_fields(_without_likely(fields), _READ, _USUAL).items(),
         *(part for function in functions.values() for part in function.unheard.items()),
         *((f"tools.{_SEARCH}", offer) for offer in _searches(fields)),
         *((f"text.{name}", text[name]) for name in text.keys() - {"format", "verbosity"}),
@@ -258,10 +258,10 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
 def _check(fields: Mapping[str, object]) -> None:
     """Check the fields that are only repeated or dropped."""
     for name in ("background", "store"):
-        values.flag(fields, name)
-    values.whole(fields, "max_tool_calls", 0, _MOST_CALLS)
-    values.whole(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS)
-    values.choice(fields, "truncation", "disabled", "auto")
+        values.read_flag(fields, name)
+    values.read_integer(fields, "max_tool_calls", 0, _MOST_CALLS)
+    values.read_integer(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS)
+    values.read_choice(fields, "truncation", "disabled", "auto")
     _object(fields, "stream_options")
     _included(fields)
     metadata = _object(fields, "metadata")
@@ -282,7 +282,7 @@ def _included(fields: Mapping[str, object]) -> list[object]:
 
 def _likeliest(fields: Mapping[str, object]) -> int:
     # Some servers take 0 alternatives as no log probabilities at all.
-    return values.whole(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 1
+    return values.read_integer(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 1
 
 
 def _without_likely(fields: Mapping[str, object]) -> Mapping[str, object]:
@@ -298,7 +298,7 @@ def _repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
     """Return the settings that the answer repeats."""
     told = {name: fields.get(name) for name in ("instructions", "tools", "tool_choice", "text")}
     # Nested as deeply as in an event.
-    if len(written({"response": told})) > MAX_REPEATED_BYTES:
+    if len(encode_json({"response": told})) > MAX_REPEATED_BYTES:
         fields = {name: value for name, value in fields.items() if name not in told}
     alike = ("instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "user")
     names = ("safety_identifier", "prompt_cache_key")
@@ -329,7 +329,7 @@ def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _id(fields: Mapping[str, object], name: str) -> str | None:
-    return values.text(fields, name, MAX_ID_CHARACTERS) or None
+    return values.read_text(fields, name, MAX_ID_CHARACTERS) or None
 
 
 def _inner(of: str, fields: Mapping[str, object], name: str, *words: str) -> str | None:

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler
 
 from node.auth.principal import ANYBODY, PRINCIPAL
 from node.faces import Serving
-from node.faces.encoder import SpokenAnswer
+from node.faces.encoder import AnswerForm
 from node.faces.errors import (
     KNOWN,
     Refusal,
@@ -32,7 +32,7 @@ from node.faces.tgi import chats, encoder, info, request_mapping
 from node.faces.tgi.encoder import Text
 from node.faces.tgi.forms import Forms
 from router.errors import BadRequest, WorkerUnable
-from router.openai.body import written
+from router.openai.body import encode_json
 from router.requests import Kind
 from router.translate.verbatim import TGI, Verbatim
 
@@ -112,7 +112,7 @@ class _TgiCall:
     ) -> Awaitable[web.StreamResponse]:
         """Answer with a text; where `streams` is `None`, the body decides."""
 
-        async def ask() -> SpokenAnswer:
+        async def ask() -> AnswerForm:
             given = await self.fields()
             streamed = _streams(given) if streams is None else streams
             wanted = request_mapping.read(given)
@@ -121,30 +121,30 @@ class _TgiCall:
                 said |= {"stream": True, "stream_options": {"include_usage": True}}
             call = "generate_stream" if streamed else "generate"
             # In TGI's protocol the path, not `stream`, decides whether the answer streams.
-            own_words = written({name: it for name, it in given.items() if name != "stream"})
+            own_words = encode_json({name: it for name, it in given.items() if name != "stream"})
             own = Verbatim(TGI, call, own_words, wanted.needs)
             request = request_of(
-                self.context, self.http, Kind.COMPLETION, written(said), verbatim=own
+                self.context, self.http, Kind.COMPLETION, encode_json(said), verbatim=own
             )
             limit = self.context.settings.router.max_event_bytes
             encoder = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
-            return SpokenAnswer(request, encoder, framed=_listed if listed else None)
+            return AnswerForm(request, encoder, framed=_listed if listed else None)
 
         return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=encoder.refuse)
 
     def complete(self, kind: Kind) -> Awaitable[web.StreamResponse]:
         """Answer a request at TGI's own `/v1`."""
 
-        async def ask() -> SpokenAnswer:
+        async def ask() -> AnswerForm:
             given = await self.fields()
             chats.check(given, kind)
             said = chats.fields_of(given, self.model)
             own = chats.own_words(given) if kind is Kind.CHAT else None
-            request = request_of(self.context, self.http, kind, written(said), verbatim=own)
+            request = request_of(self.context, self.http, kind, encode_json(said), verbatim=own)
             limit, created = self.context.settings.router.max_event_bytes, int(time())
             forms = Forms(kind, said, self.http[ID], created, chats.spelt(given))
             encoder = chats.Completed(forms, max_event_bytes=limit)
-            return SpokenAnswer(request, encoder, chats.dropped(given))
+            return AnswerForm(request, encoder, chats.dropped(given))
 
         return answer(self.context, self.http, kind, ask, refuse=encoder.refuse)
 
@@ -165,7 +165,7 @@ class _TgiCall:
             return encoder.refuse(refusal(error)).response()
 
     async def _tokens(self, said: Mapping[str, object]) -> bytes:
-        request = request_of(self.context, self.http, Kind.TOKENIZE, written(said))
+        request = request_of(self.context, self.http, Kind.TOKENIZE, encode_json(said))
         async with model_answer(self.context, self.http.get(PRINCIPAL, ANYBODY), request) as told:
             return await told.body()
 

@@ -10,9 +10,9 @@ from node.faces.errors import Refusal
 from node.faces.tgi import encoder
 from node.faces.tgi.forms import Forms
 from node.faces.tgi.request_mapping import grammar
-from router.canonical.values import flag, number, text, whole
+from router.canonical.values import read_flag, read_integer, read_number, read_text
 from router.errors import WorkerFailed
-from router.openai.body import written
+from router.openai.body import encode_json
 from router.openai.sse import Event, EventTooLarge, Splitter, with_data
 from router.openai.text_parser import TextFailure, answer_object, written_answer
 from router.requests import Kind
@@ -54,16 +54,16 @@ def fields_of(given: Mapping[str, object], model: str) -> dict[str, object]:
 def check(given: Mapping[str, object], kind: Kind) -> None:
     """Raise `BadRequest` where a field of TGI's has a value that its specification does not allow."""
     for name in _PENALTIES:
-        number(given, name, -2, 2)
+        read_number(given, name, -2, 2)
     for name in _NUMBERS:
-        number(given, name, 0, _MOST)
+        read_number(given, name, 0, _MOST)
     for name, most in _COUNTS.items():
-        whole(given, name, 0, most - 1)
-    flag(given, "stream")
-    text(given, "suffix", _LONGEST_TEXT)
-    text(given, "tool_prompt", _LONGEST_TEXT)
+        read_integer(given, name, 0, most - 1)
+    read_flag(given, "stream")
+    read_text(given, "suffix", _LONGEST_TEXT)
+    read_text(given, "tool_prompt", _LONGEST_TEXT)
     if kind is Kind.CHAT:
-        flag(given, "logprobs")
+        read_flag(given, "logprobs")
 
 
 def dropped(given: Mapping[str, object]) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def own_words(given: Mapping[str, object]) -> Verbatim | None:
     heard = {name: given[name] for name in OWN if given.get(name) is not None}
     if not isinstance(heard.get("logit_bias"), list):
         heard.pop("logit_bias", None)
-    return Verbatim(TGI, "chat", written(heard)) if heard else None
+    return Verbatim(TGI, "chat", encode_json(heard)) if heard else None
 
 
 def spelt(given: Mapping[str, object]) -> bool:

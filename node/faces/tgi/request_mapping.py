@@ -10,7 +10,7 @@ from math import isfinite
 
 import orjson
 
-from router.canonical.values import flag, whole
+from router.canonical.values import read_flag, read_integer
 from router.errors import BadRequest
 
 DEFAULT_TOKENS = 100
@@ -56,8 +56,8 @@ def read(given: Mapping[str, object]) -> TgiRequest:
         parameters = {}
     if not isinstance(parameters, dict):
         raise BadRequest("`parameters` must be an object", param="parameters")
-    limit = whole(parameters, "max_new_tokens", 1, _MOST_TOKENS)
-    stop, seed = _stop(parameters), whole(parameters, "seed", 0, 2**64 - 1)
+    limit = read_integer(parameters, "max_new_tokens", 1, _MOST_TOKENS)
+    stop, seed = _stop(parameters), read_integer(parameters, "seed", 0, 2**64 - 1)
     sampling, sampled = _sampling(parameters)
     fields: dict[str, object] = {"prompt": inputs, "max_tokens": limit or DEFAULT_TOKENS}
     fields |= sampling
@@ -65,7 +65,7 @@ def read(given: Mapping[str, object]) -> TgiRequest:
     # OpenAI's seed is signed.
     fields |= {} if seed is None else {"seed": seed & _MOST_SEED}
     fields |= _truncated(parameters, inputs) | grammar(parameters.get("grammar"), "grammar")
-    details, likeliest = flag(parameters, "details"), _likeliest(parameters)
+    details, likeliest = read_flag(parameters, "details"), _likeliest(parameters)
     # Reporting a token costs some workers as much as the token itself: it is requested only where the caller asks for it.
     fields |= {"logprobs": max(1, likeliest)} if details or likeliest else {}
     return TgiRequest(
@@ -73,7 +73,7 @@ def read(given: Mapping[str, object]) -> TgiRequest:
         fields=fields,
         stops=bool(stop),
         seed=seed if sampled else None,
-        full_text=bool(flag(parameters, "return_full_text")),
+        full_text=bool(read_flag(parameters, "return_full_text")),
         # The specification's default is true.
         details=details is not False,
         likeliest=likeliest,
@@ -117,8 +117,8 @@ def _schema(schema: Mapping[str, object]) -> dict[str, object]:
 
 def _needs(parameters: Mapping[str, object]) -> str:
     """Return the name of a parameter without an equivalent in OpenAI's form, else `""`; raise `BadRequest` for wrong values."""
-    wanted = [name for name in _TGIS_OWN if flag(parameters, name)]
-    if (whole(parameters, "best_of", 1, _MOST_TOKENS) or 1) > MAX_BEST_OF:
+    wanted = [name for name in _TGIS_OWN if read_flag(parameters, name)]
+    if (read_integer(parameters, "best_of", 1, _MOST_TOKENS) or 1) > MAX_BEST_OF:
         wanted.append("best_of")
     match parameters.get("adapter_id"):
         case None:
@@ -131,7 +131,7 @@ def _needs(parameters: Mapping[str, object]) -> str:
 
 
 def _likeliest(parameters: Mapping[str, object]) -> int:
-    count = whole(parameters, "top_n_tokens", 0, _MOST_TOKENS) or 0
+    count = read_integer(parameters, "top_n_tokens", 0, _MOST_TOKENS) or 0
     if count > MAX_LIKELIEST:
         raise BadRequest(f"`top_n_tokens` is at most {MAX_LIKELIEST} here", param="top_n_tokens")
     return count
@@ -142,14 +142,14 @@ def _sampling(parameters: Mapping[str, object]) -> tuple[dict[str, object], bool
     temperature = _number(parameters, "temperature")
     top_p = _number(parameters, "top_p", most=1, usual=1)
     typical_p = _number(parameters, "typical_p", most=1, usual=1)
-    top_k = whole(parameters, "top_k", 1, _MOST_TOKENS)
+    top_k = read_integer(parameters, "top_k", 1, _MOST_TOKENS)
     drawn = {"top_p": top_p, "top_k": top_k, "typical_p": typical_p}
     penalties = {
         "repetition_penalty": _number(parameters, "repetition_penalty", usual=1),
         "frequency_penalty": _number(parameters, "frequency_penalty", -2, most=2, usual=0),
     }
     told = temperature not in (None, 1) or any(value is not None for value in drawn.values())
-    sampled = bool(flag(parameters, "do_sample")) or told
+    sampled = bool(read_flag(parameters, "do_sample")) or told
     if not sampled:
         drawn = {}
     said = {name: value for name, value in (drawn | penalties).items() if value is not None}
@@ -189,7 +189,7 @@ def _stop(parameters: Mapping[str, object]) -> list[str]:
 
 def _truncated(parameters: Mapping[str, object], inputs: str) -> dict[str, object]:
     """Return vLLM's field for `truncate`, for workers that know it; nothing if the text has fewer bytes, so fewer tokens."""
-    limit = whole(parameters, "truncate", 1, _MOST_TOKENS)
+    limit = read_integer(parameters, "truncate", 1, _MOST_TOKENS)
     if limit is None or len(inputs.encode()) < limit:
         return {}
     return {"truncate_prompt_tokens": limit}

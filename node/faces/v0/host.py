@@ -8,7 +8,7 @@ from aiohttp import web
 
 from node.faces import Context, Serving
 from node.faces.errors import UnknownNode
-from node.faces.openai import node_called
+from node.faces.openai import find_node
 from node.faces.request_ids import ID
 from node.faces.request_reader import done, json_answer, read_object, text_of
 from node.observe.host import without_serials
@@ -25,7 +25,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
     async def info(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = node_called(context, text_of(given, "node_id") or context.peer)
+        node = find_node(context, text_of(given, "node_id") or context.peer)
         if node != context.peer:
             return done(**await _of_other(context, node, request[ID]))
         seen = await context.host.look()

@@ -8,7 +8,7 @@ from node import __version__
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.model_list import LIVE
-from node.faces.openai import node_called
+from node.faces.openai import find_node
 from node.faces.request_reader import done, json_answer, read_object, text_of
 from node.peers.bootstrap import peer_at
 from registry.mesh import PeerConnection
@@ -32,7 +32,7 @@ def _identities(context: Context) -> list[web.RouteDef]:
 
     async def peer(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = node_called(context, text_of(given, "node_id"))
+        node = find_node(context, text_of(given, "node_id"))
         if node == context.peer:
             return await own_id(request)
         held = registry.catalog.held.get(node)

@@ -10,7 +10,7 @@ from aiohttp import web
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.model_list import live_offers
-from node.faces.openai import node_called
+from node.faces.openai import find_node
 from node.faces.request_reader import count_in_query, done, read_object, text_of
 from node.faces.v0.registration import (
     cid_of,
@@ -21,12 +21,12 @@ from node.faces.v0.registration import (
     require_may_read,
     type_of,
 )
-from node.faces.worker_view import rows_of, warned
+from node.faces.worker_view import learned_rows, warnings_of
 from node.inspection import process_of
 from registry.catalog import Offer
 from registry.members.liveness import Presence
 from registry.records import PeerId, Service
-from router.dialects import why_silent
+from router.dialects import explain_silence
 from router.workers import Worker
 
 # The interface's numbers for the reachability of a node.
@@ -50,7 +50,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
         told, silent = await context.inspection.hear(workers)
         await agent.register_project(project, workers, told)
         await audited(request, "register project", project)
-        return done(**rows_of(workers, told), **warned(await _reasons(context, silent)))
+        return done(**learned_rows(workers, told), **warnings_of(await _reasons(context, silent)))
 
     async def unregister_project(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -67,7 +67,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
         told, silent = await context.inspection.hear([worker])
         await agent.register_model(worker, told)
         await audited(request, "register model", f"{worker.service.project}/{worker.service.model}")
-        return done(**rows_of([worker], told), **warned(await _reasons(context, silent)))
+        return done(**learned_rows([worker], told), **warnings_of(await _reasons(context, silent)))
 
     async def unregister_model(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -89,7 +89,7 @@ async def _reasons(context: Context, silent: Sequence[Worker]) -> dict[Worker, s
     """Return why these workers do not answer; each process is asked once more."""
     spoken = context.router.dialects
     processes = {process_of(w): w for w in silent}
-    found = await asyncio.gather(*(why_silent(spoken, w) for w in processes.values()))
+    found = await asyncio.gather(*(explain_silence(spoken, w) for w in processes.values()))
     why = dict(zip(processes, found, strict=True))
     return {w: why[process_of(w)] for w in silent}
 
@@ -97,7 +97,7 @@ async def _reasons(context: Context, silent: Sequence[Worker]) -> dict[Worker, s
 def _asking(context: Context) -> list[web.RouteDef]:
     async def projects_of_peer(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = node_called(context, text_of(given, "node_id"))
+        node = find_node(context, text_of(given, "node_id"))
         return done(data=_projects_of(context, node, local=context.access.local(request)))
 
     async def projects(request: web.Request) -> web.Response:

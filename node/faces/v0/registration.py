@@ -13,11 +13,11 @@ import orjson
 from yarl import URL
 
 from node.faces.errors import NotAllowed, Unparseable, WrongParameter
-from node.faces.request_reader import lowered, number_of, text_of
+from node.faces.request_reader import lower_keys, number_of, text_of
 from registry.records import Key, ModelType, Service
 from registry.wire import MAX_CONTEXT, MAX_NAME_BYTES, is_name
 from router import dialects, worker_headers
-from router.dialects.openai_http.endpoints import by_path
+from router.dialects.openai_http.endpoints import mark_single_endpoint
 from router.errors import WorkerFailed
 from router.ssrf_guard import SsrfGuard
 from router.translate import verbatim
@@ -165,7 +165,7 @@ def read_project(given: Mapping[str, Any], guard: SsrfGuard) -> tuple[str, Seque
     rows = given.get("models") or []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Unparseable("Parsing error")
-    workers = [read_worker(project, lowered(row), guard) for row in rows]
+    workers = [read_worker(project, lower_keys(row), guard) for row in rows]
     seen: set[Key] = set()
     for worker in workers:
         if worker.key in seen:
@@ -189,8 +189,8 @@ def read_worker(project: str, given: Mapping[str, Any], guard: SsrfGuard) -> Wor
     kind = type_of(given) or ModelType.TEXT
     scheme, checked = _checked_api(api, guard)
     dialect = _dialect(text_of(given, "dialect"), scheme)
-    abilities = abilities_in(given) | verbatim.bit(dialect)
-    worker = by_path(
+    abilities = abilities_in(given) | verbatim.protocol_bit(dialect)
+    worker = mark_single_endpoint(
         Worker(
             service=Service(project, model, cid, kind, _context(given), abilities),
             api=checked,

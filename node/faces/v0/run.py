@@ -12,15 +12,15 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from node.faces import Serving
-from node.faces.encoder import SpokenAnswer
+from node.faces.encoder import AnswerForm
 from node.faces.errors import Unparseable, WrongParameter
-from node.faces.openai import background_of, content_type_of, passed, pin
+from node.faces.openai import background_of, checked_pin, content_type_of, passed_headers
 from node.faces.request_ids import ID
 from node.faces.request_reader import JSON, TAKEN_FOR_JSON, read_body, text_of
 from node.faces.respond import answer
 from node.faces.v0.registration import model_of, project_of
 from router.errors import BadRequest
-from router.large_bodies import aside
+from router.large_bodies import in_thread_if_large
 from router.openai import body as bodies
 from router.openai import multipart
 from router.openai.media_type import media_of
@@ -46,8 +46,8 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 def _asking(context: Serving, kind: Kind, *, one_node: bool) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
-        async def ask() -> SpokenAnswer:
-            return SpokenAnswer(await _read(context, http, kind, one_node=one_node))
+        async def ask() -> AnswerForm:
+            return AnswerForm(await _read(context, http, kind, one_node=one_node))
 
         return await answer(context, http, kind, ask)
 
@@ -60,7 +60,9 @@ async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bo
     body = await read_body(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
     )
-    return await aside(body, partial(_request_of, context, http, kind, body, one_node=one_node))
+    return await in_thread_if_large(
+        body, partial(_request_of, context, http, kind, body, one_node=one_node)
+    )
 
 
 def _request_of(
@@ -90,16 +92,16 @@ def _request_of(
         body=body,
         content_type=content_type,
         stream=bodies.read(body, content_type).stream,
-        pin=pin(context, project_of(given), text_of(given, "cid") or None, node),
+        pin=checked_pin(context, project_of(given), text_of(given, "cid") or None, node),
         background=background,
-        passed=passed(http, context.peer, background=background),
+        passed=passed_headers(http, context.peer, background=background),
     )
 
 
 def _fields(body: bytes) -> Mapping[str, Any]:
     """Read a JSON body; raise `Unparseable`, or `BadRequest` where it is too large."""
     try:
-        return bodies.object_of(body)
+        return bodies.parse_json_object(body)
     except BadRequest as error:
         if error.status == 413:
             raise
@@ -110,7 +112,7 @@ def _for_one_model(body: bytes, fields: Mapping[str, Any], model: str) -> bytes:
     """Set `model`, and remove the fields that the worker must not see, in any letter case; all other bytes stay."""
     hidden = _OURS | _PAYMENT | {"model"}
     out = {name for name in fields if name.lower() in hidden}
-    return bodies.with_field(bodies.without(body, out), "model", model)
+    return bodies.with_field(bodies.without_fields(body, out), "model", model)
 
 
 def _form_with_model(body: bytes, content_type: str, model: str) -> bytes:

@@ -19,7 +19,7 @@ from node.faces.v1 import (
     usage,
 )
 from router.errors import UnknownModel
-from router.peers.replica_question import PATH, answer_of, question
+from router.peers.replica_question import PATH, encode_answer, parse_question
 from router.state.prefix_index import ReplicaAnswer
 
 
@@ -55,15 +55,15 @@ def _replica(context: Serving) -> Handler:
     router, idle = context.router, context.settings.router.idle_timeout
 
     async def replica(http: web.Request) -> web.StreamResponse:
-        asked = question(await read_object(http, idle=idle))
+        asked = parse_question(await read_object(http, idle=idle))
         worker = router.worker_of(asked.project, asked.model, asked.cid, asked.kind)
         if worker is None:
             raise UnknownModel(asked.model)
         time = router.service_time(worker, asked.kind)
         return json_answer(
-            answer_of(
+            encode_answer(
                 ReplicaAnswer(
-                    router.read_by(worker, asked.said), context.loads.load_of(worker), time
+                    router.prefix_read_by(worker, asked.said), context.loads.load_of(worker), time
                 )
             )
         )

@@ -18,7 +18,7 @@ import orjson
 from aiohttp import web
 
 from node import __version__
-from node.exposure import surfaces, warned
+from node.exposure import exposure_warning, surfaces
 from node.faces import Context, Serving
 from node.faces.errors import WrongParameter
 from node.faces.request_ids import ID
@@ -86,7 +86,7 @@ def routes(context: Context) -> list[web.RouteDef]:
             workers=workers,
             peers=others,
             relay=relay,
-            exposed=warned(ways),
+            exposed=exposure_warning(ways),
             keys=len(context.keys.keys),
         )
 
@@ -163,7 +163,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
         async with asyncio.timeout(WORKER_SECONDS):
             # A worker that is busy with this node's requests may answer nothing else until they are done.
             answers = await context.router.dialects[worker.dialect].alive(worker) or (
-                load.in_flight > 0 and await context.router.greet(worker)
+                load.in_flight > 0 and await context.router.check_alive(worker)
             )
             tries = await _tries(context, worker, answers=answers)
     except (TimeoutError, WorkerError):
@@ -186,7 +186,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
         "retry_in": round(circuit.retry_in, 3),
         "in_flight": load.in_flight,
         "slots": load.slots or None,
-        "learned": context.router.bounded(service),
+        "learned": context.router.has_learnt_limit(service),
     }
 
 
@@ -223,7 +223,7 @@ async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, An
     }
     headers = {**context.links.introduction, "x-request-id": request_id}
     try:
-        async with asyncio.timeout(PEER_SECONDS), context.links.to(peer) as link:
+        async with asyncio.timeout(PEER_SECONDS), context.links.visit(peer) as link:
             # The first request on a connection includes the handshake, so it is not measured.
             await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
             asked, began = time.time(), time.monotonic()

@@ -35,7 +35,7 @@ class WantedKey(Allowance):
     expires_in: Annotated[float, Field(ge=0, le=MAX_DAYS * 86_400, allow_inf_nan=False)] = 0.0
 
 
-class Order(BaseModel):
+class KeyCreation(BaseModel):
     """The keys to create in one request; either all are created or none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,9 +98,9 @@ def check_name(name: str) -> None:
         )
 
 
-def _order(given: Mapping[str, Any]) -> Order:
+def _order(given: Mapping[str, Any]) -> KeyCreation:
     """Return the keys to create; raise `WrongParameter`."""
-    order = read_as(Order, given)
+    order = read_as(KeyCreation, given)
     for one in order.keys:
         check_name(one.name)
         if one.expires and one.expires_in:

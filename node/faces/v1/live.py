@@ -17,14 +17,14 @@ from node import __version__
 from node.auth.errors import AuthError, RoleNotAllowed
 from node.auth.principal import ANYBODY, PRINCIPAL
 from node.auth.usage_history import BUCKET
-from node.faces import Asks, Context
+from node.faces import Context, UserRoute
 from node.faces.access_log import Account
 from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
 from node.faces.request_reader import count_in_query, done
 from node.faces.streamed_response import StreamedResponse
 from node.faces.v1.network import node_rows, strays
 from node.faces.v1.route import reason
-from node.observe.recent import MOST, FailedAttempt, Recent
+from node.observe.recent import MOST, FailedAttempt, RecentRequests
 from router.select.candidates import Candidate, Excluded
 
 PERIOD = 1.0
@@ -80,7 +80,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         return await feed.serve(request)
 
     return [
-        web.get("/api/v1/me", me, asks=Asks(elsewhere=True)),
+        web.get("/api/v1/me", me, asks=UserRoute(elsewhere=True)),
         web.get("/api/v1/requests", requests),
         web.post("/api/v1/requests/{id}/cancel", cancel),
         web.get("/api/v1/history", history),
@@ -111,7 +111,7 @@ class Feed:
         self._readers += 1
         try:
             await response.prepare(request)
-            while self._context.access.looks(request):
+            while self._context.access.may_view(request):
                 async with asyncio.timeout(SLOW_SECONDS):
                     await response.write(self.event(time.monotonic(), keys=keys))
                 await asyncio.sleep(PERIOD - time.monotonic() % PERIOD)
@@ -227,7 +227,7 @@ def _cut(context: Context, id_: str) -> int:
     return len(transports)
 
 
-def failed_by_request(recent: Recent) -> Mapping[str, list[FailedAttempt]]:
+def failed_by_request(recent: RecentRequests) -> Mapping[str, list[FailedAttempt]]:
     """Return the failed attempts, by the ids of their requests."""
     found: dict[str, list[FailedAttempt]] = {}
     for attempt in recent.failed:

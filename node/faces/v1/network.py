@@ -100,7 +100,7 @@ def _health(context: Context, node: PeerId, service: Service) -> dict[str, str]:
 
 def _silence(context: Context, node: PeerId) -> float:
     """Return the seconds since a node's last sign of life; this node is never silent."""
-    pulse = context.registry.pulse(node)
+    pulse = context.registry.health_of(node)
     if pulse is None:
         return 0.0
     # A node that was not heard since this node's start is counted as silent since then.
@@ -110,7 +110,7 @@ def _silence(context: Context, node: PeerId) -> float:
 
 def _reason(context: Context, node: PeerId) -> dict[str, Any]:
     """Return for how many seconds a node has had its present state here, and the evidence for that state."""
-    pulse = context.registry.pulse(node)
+    pulse = context.registry.health_of(node)
     if pulse is None:
         return {"since": round(time.monotonic() - context.started, 3), "why": "this node itself"}
     if context.registry.presence(node) is Presence.LEFT:
@@ -137,7 +137,7 @@ def node_rows(context: Context) -> list[dict[str, Any]]:
             "addresses": list(signed.record.reach.mesh),
             "links": list(signed.record.reach.links),
             "models": len(signed.record.services),
-            "load": worker_view.of_node(context, node),
+            "load": worker_view.loads_of_node(context, node),
             "agent": signed.record.agent,
             "self": node == context.peer,
         }

@@ -119,8 +119,8 @@ def _shown(dialect: str, worker: Worker, said: WorkerDescription) -> dict[str, A
     return {
         "dialect": dialect,
         "api": api,
-        **worker_view.of_worker(said),
-        "models": [{**worker_view.of_model(model), **_place(model)} for model in said.models],
+        **worker_view.worker_fields(said),
+        "models": [{**worker_view.model_fields(model), **_place(model)} for model in said.models],
     }
 
 

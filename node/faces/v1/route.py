@@ -11,13 +11,13 @@ from aiohttp import web
 
 from node.faces import Context, worker_view
 from node.faces.errors import WrongParameter
-from node.faces.openai import pin, read_request, session_of
+from node.faces.openai import checked_pin, read_request, session_of
 from node.faces.request_ids import ID
 from node.faces.request_reader import json_answer
 from registry.mesh import PeerConnection
 from registry.records import PeerId
 from router.answer import Route
-from router.choice import Explained
+from router.choice import RoutingExplanation
 from router.errors import UnknownModel
 from router.requests import MODEL_KINDS, Kind, Request
 from router.select.candidates import Candidate, Excluded
@@ -52,14 +52,14 @@ def _named(context: Context, http: web.Request) -> Request:
     if not model:
         raise WrongParameter("model can not be empty", param="model")
     project, node = http.query.get("project", ""), http.query.get("node", "")
-    wanted = pin(context, project, http.query.get("cid"), node)
+    wanted = checked_pin(context, project, http.query.get("cid"), node)
     session = session_of(http)
     return Request(
         http[ID], _kind(http), model, b"{}", "application/json", pin=wanted, session=session
     )
 
 
-def _first_served(context: Context, request: Request) -> tuple[Request, Explained]:
+def _first_served(context: Context, request: Request) -> tuple[Request, RoutingExplanation]:
     """Return the request by the first of its names with a candidate, else by the first known one; raise `UnknownModel`."""
     names = (request.model, *request.fallbacks)
     asked = [
@@ -138,7 +138,7 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
         "context": service.context or None,
         "route": route,
         "in_flight": candidate.in_flight,
-        "load": worker_view.of_candidate(context, candidate),
+        "load": worker_view.load_of_candidate(context, candidate),
         "circuit": {
             "state": found.circuit,
             "failures": found.failures,
@@ -161,7 +161,7 @@ def _why_last(context: Context, candidate: Candidate) -> str:
         return "its node is unreachable from here, so it comes last"
     if candidate.suspect:
         return "its node is suspect, so it comes after all others"
-    if context.router.stopped(candidate):
+    if context.router.is_stopped(candidate):
         return "it has stopped answering, and is probed from time to time"
     if candidate.ejected:
         found = context.router.condition(candidate)

@@ -8,10 +8,10 @@ from datetime import date, timedelta
 
 from aiohttp import web
 
-from node.auth.prices import parse, priced
+from node.auth.prices import parse, with_costs
 from node.auth.principal import ANYBODY, PRINCIPAL
 from node.auth.usage_row import NOBODY, UsageRow, sums
-from node.faces import Asks, Context
+from node.faces import Context, UserRoute
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import done
 
@@ -36,13 +36,13 @@ def routes(context: Context) -> list[web.RouteDef]:
         since, until = _days(request, context.usage.today())
         by = _by(request)
         found = await context.usage_log.rows(since, until)
-        rows = sums(priced((row for row in found if wanted in ("", row.key)), prices), by)
+        rows = sums(with_costs((row for row in found if wanted in ("", row.key)), prices), by)
         if request.query.get("format") == "csv":
             headers = {"content-type": "text/csv; charset=utf-8"}
             return web.Response(text=_csv(rows, by), headers=headers)
         return done(since=since, until=until, usage=[_shown(row, by) for row in rows])
 
-    return [web.get("/api/v1/usage", usage, asks=Asks(elsewhere=True))]
+    return [web.get("/api/v1/usage", usage, asks=UserRoute(elsewhere=True))]
 
 
 def _days(request: web.Request, today: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from registry.mesh import Arrived, Judge, Knows, Offended, PeerConnection, Pipe
+from registry.mesh import Arrived, Judge, Knows, PeerConnection, PeerMisbehaved, Pipe
 from registry.mesh.libp2p.stand_ins import leave_out
 from registry.mesh.libp2p.thread import TrioThread
 from registry.records import PeerId
@@ -21,7 +21,7 @@ class Delegate(Protocol):
     judge: Judge
     knows: Knows
 
-    def note_event(self, event: Arrived | Offended) -> None:
+    def note_event(self, event: Arrived | PeerMisbehaved) -> None:
         """Take in a frame, or an offence of a peer."""
 
     def note_refusal(self, event: str) -> None:

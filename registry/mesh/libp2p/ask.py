@@ -21,8 +21,8 @@ from registry.errors import PeerUnreachable
 from registry.intake.shares import holding
 from registry.mesh import MAX_ANSWER_BYTES, MAX_QUESTION_BYTES
 from registry.mesh.libp2p import Delegate
-from registry.mesh.libp2p.guards import caller_of, indifferent, reset, unreachable
-from registry.mesh.libp2p.thread import VisitFailed
+from registry.mesh.libp2p.guards import as_unreachable, caller_of, ignore_errors, reset
+from registry.mesh.libp2p.thread import AsyncioCallFailed
 from registry.records import PeerId
 
 ASK = TProtocol("/modelvine/ask/1")
@@ -70,40 +70,40 @@ class QuestionStreams:
 
     async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
         """Ask a peer a question; raise `PeerUnreachable` when no answer comes within `timeout` seconds."""
-        with unreachable(f"{peer} gave no answer"), trio.fail_after(timeout):
+        with as_unreachable(f"{peer} gave no answer"), trio.fail_after(timeout):
             if (kept := self._take(peer)) is not None:
                 # The peer may have closed it at this moment. Asking a question twice does no harm.
                 with suppress(StreamEOF, StreamClosed):
-                    return await self._put(peer, kept, question)
+                    return await self._ask_over(peer, kept, question)
             opened = await self._host.new_stream(ID.from_string(peer), [ASK])
-            return await self._put(peer, opened, question)
+            return await self._ask_over(peer, opened, question)
 
     async def tidy_forever(self) -> None:
         """Close idle streams, and those that their peer has closed, until cancelled."""
         while True:
             await trio.sleep(TIDY_SECONDS)
-            for stream in self._give_up(trio.current_time()):
+            for stream in self._take_expired(trio.current_time()):
                 with trio.move_on_after(MESSAGE_SECONDS):
                     await _close(stream)
 
     def _take(self, peer: PeerId) -> INetStream | None:
         kept = self._idle.get(peer, [])
         for entry in reversed(kept):
-            if not _is_over(entry[1]):
+            if not _is_closed(entry[1]):
                 kept.remove(entry)
                 return entry[1]
         return None
 
-    def _give_up(self, now: float) -> list[INetStream]:
+    def _take_expired(self, now: float) -> list[INetStream]:
         over = []
         for peer, kept in self._idle.items():
-            old = [e for e in kept if now - e[0] >= IDLE_SECONDS or _is_over(e[1])]
+            old = [e for e in kept if now - e[0] >= IDLE_SECONDS or _is_closed(e[1])]
             self._idle[peer] = [entry for entry in kept if entry not in old]
             over += [stream for _, stream in old]
         self._idle = {peer: kept for peer, kept in self._idle.items() if kept}
         return over
 
-    async def _put(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
+    async def _ask_over(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
         async with AsyncExitStack() as failure:
             failure.push_async_callback(reset, stream)
             await _send(stream, question)
@@ -143,7 +143,7 @@ class Questions:
         peer = caller_of(stream)
         try:
             with (
-                unreachable("the caller closed the stream"),
+                as_unreachable("the caller closed the stream"),
                 _within(self._open, peer, STREAMS_PER_PEER),
             ):
                 await self._serve(peer, stream)
@@ -184,8 +184,8 @@ class Questions:
     async def _find_answer(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
         answers: list[bytes] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_until_left, stream, nursery.cancel_scope)
-            with suppress(VisitFailed):
+            nursery.start_soon(_cancel_when_closed, stream, nursery.cancel_scope)
+            with suppress(AsyncioCallFailed):
                 answers.append(await self._delegate.answer(peer, question))
             nursery.cancel_scope.cancel()
         if not answers or len(answers[0]) > MAX_ANSWER_BYTES:
@@ -235,18 +235,18 @@ async def _send(stream: INetStream, message: bytes) -> None:
     await stream.write(_LENGTH.pack(len(message)) + message)
 
 
-async def _until_left(stream: INetStream, scope: trio.CancelScope) -> None:
-    with indifferent():
+async def _cancel_when_closed(stream: INetStream, scope: trio.CancelScope) -> None:
+    with ignore_errors():
         await stream.read(1)
     scope.cancel()
 
 
 async def _close(stream: INetStream) -> None:
-    with indifferent():
+    with ignore_errors():
         await stream.close()
 
 
-def _is_over(stream: INetStream) -> bool:
+def _is_closed(stream: INetStream) -> bool:
     # Also true once the connection has ended: yamux then closes all its streams.
     wire: Any = stream
     return bool(wire.muxed_stream.recv_closed)

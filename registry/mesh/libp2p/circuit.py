@@ -20,8 +20,14 @@ from libp2p.relay.circuit_v2.utils import write_delimited_msg
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
-from registry.mesh import Knows, nobody
-from registry.mesh.libp2p.guards import blame, caller_of, read_message, reset, unreachable
+from registry.mesh import Knows, knows_nobody
+from registry.mesh.libp2p.guards import (
+    as_unreachable,
+    caller_of,
+    read_message,
+    reraise_violation,
+    reset,
+)
 from registry.mesh.libp2p.relay import HOP, MESSAGE_SECONDS
 from registry.mesh.libp2p.stand_ins import new_protected_conn
 from registry.records import PeerId
@@ -51,7 +57,7 @@ class Circuits:
     """This node's ends of circuits. Every method runs in trio."""
 
     def __init__(
-        self, host: IHost, swarm_key: str | None, *, knows: Knows = nobody, carry: int = 0
+        self, host: IHost, swarm_key: str | None, *, knows: Knows = knows_nobody, carry: int = 0
     ) -> None:
         """Set what is accepted through a peer that is not our relay: `carry` circuits at a time, if both peers are known."""
         self._host = host
@@ -63,7 +69,7 @@ class Circuits:
 
     async def reserve(self, relay: PeerId) -> ReservationGranted:
         """Ask a connected peer for a reservation; raise `PeerUnreachable` when it grants none."""
-        with unreachable(f"{relay} is not a relay"), trio.fail_after(MESSAGE_SECONDS):
+        with as_unreachable(f"{relay} is not a relay"), trio.fail_after(MESSAGE_SECONDS):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
             try:
                 own = Peer(id=self._host.get_id().to_bytes())
@@ -77,7 +83,7 @@ class Circuits:
 
     async def dial(self, relay: PeerId, peer: PeerId) -> Any:
         """Connect to a peer through a connected relay, without a timeout; raise `PeerUnreachable`."""
-        with unreachable(f"{peer} is not reached through {relay}"):
+        with as_unreachable(f"{peer} is not reached through {relay}"):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
             async with AsyncExitStack() as failure:
                 failure.push_async_callback(reset, stream)
@@ -98,7 +104,7 @@ class Circuits:
         """Accept a circuit from a relay of ours, or from one known peer for another, and keep it until it ends."""
         relay = caller_of(stream)
         try:
-            with unreachable("the relay closed the stream"):
+            with as_unreachable("the relay closed the stream"):
                 with trio.fail_after(MESSAGE_SECONDS):
                     asked = await read_message(stream, StopMessage)
                 # Noise authenticates the asker later. The id that the relay states is displayed, and at most admits a circuit.
@@ -116,7 +122,7 @@ class Circuits:
                     await self._accept(stream, relay, asker)
         except PeerUnreachable as error:
             await reset(stream)
-            blame(error)
+            reraise_violation(error)
         finally:
             self._carried.discard(stream)
         await reset(stream)

@@ -11,10 +11,10 @@ from typing import Protocol
 import trio
 
 from registry.mesh import Origin, peer_in
-from registry.mesh.discovered import Strangers
+from registry.mesh.discovered import DiscoveredPeers
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of
-from registry.mesh.libp2p.eviction import excess
+from registry.mesh.libp2p.eviction import find_excess
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
@@ -58,12 +58,12 @@ class RegisteredNode(ManagedNode, Protocol):
         """Take in the addresses of all nodes that the points told of."""
 
 
-class Introductions:
+class Introducer:
     """Turns strangers into peers, in the trio thread. `changed` is called when the addresses to dial may have changed."""
 
     def __init__(
         self,
-        strangers: Strangers,
+        strangers: DiscoveredPeers,
         node: ManagedNode,
         watch: Watch,
         *,
@@ -92,7 +92,7 @@ class Introductions:
         self._strangers.refuse(peer, trio.current_time())
         self._changed()
 
-    async def prove(self, peer: PeerId) -> None:
+    async def require_subscription(self, peer: PeerId) -> None:
         """Wait until a dialled stranger subscribes to our topic; disconnect it when it does not in time."""
         with trio.move_on_after(PROOF_SECONDS) as patience:
             # Polled: the library does not report subscriptions.
@@ -108,9 +108,9 @@ class Introductions:
         while True:
             await trio.sleep(_RECONSIDER_SECONDS)
             self._changed()
-            await self._part_with_callers()
+            await self._close_unsubscribed()
 
-    async def _part_with_callers(self) -> None:
+    async def _close_unsubscribed(self) -> None:
         """Close inbound connections whose peer never subscribed to our topic: kept, they would count as peers."""
         now = trio.current_time()
         for caller in self._watch.callers():
@@ -138,7 +138,7 @@ class Eviction:
         self._delegate = delegate
         self._leaving: set[PeerId] = set()
 
-    async def thin_forever(self) -> None:
+    async def evict_forever(self) -> None:
         """Disconnect excess peers until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
@@ -150,7 +150,7 @@ class Eviction:
     def _in_excess(self) -> list[PeerId]:
         callers = self._watch.callers()
         chosen = len(self._watch.peers()) - len(callers)
-        found = excess(
+        found = find_excess(
             [caller for caller in callers if caller.peer not in self._leaving],
             trio.current_time(),
             places=max(self._settings.max_connections - chosen, 0),
@@ -179,7 +179,7 @@ class ConnectionManager:
 
     def __init__(
         self,
-        strangers: Strangers,
+        strangers: DiscoveredPeers,
         settings: MeshSettings,
         node: ManagedNode,
         watch: Watch,
@@ -196,17 +196,17 @@ class ConnectionManager:
         self._dialer = Dialer(strangers.own, settings.degree, settings.redial)
         self._bootstrap: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
-        self._strangers = Introductions(strangers, node, watch, changed=self._aim)
+        self._strangers = Introducer(strangers, node, watch, changed=self._update_targets)
 
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses."""
         self._bootstrap = addresses
-        self._aim()
+        self._update_targets()
 
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that come from records."""
         self._kept = addresses
-        self._aim()
+        self._update_targets()
 
     def claim(self, origin: Origin, addresses: tuple[str, ...]) -> None:
         """Replace the strangers' addresses that one source claims to be of our mesh."""
@@ -225,27 +225,27 @@ class ConnectionManager:
                     self._dialer.lost(peer, now, relay=peer in relays)
                     self._origins.pop(peer, None)
                 for peer in connected - before:
-                    self._dialer.succeeded(peer, self._watch.host_of(peer))
+                    self._dialer.note_connected(peer, self._watch.host_of(peer))
                 for target in self._dialer.due(connected | dialling, now):
                     dialling.add(target.peer)
-                    self._nursery.start_soon(self._meet, target, dialling)
+                    self._nursery.start_soon(self._dial_target, target, dialling)
                 # Read before anything changes: a relay that is gone is no longer listed.
                 relays = self._dials.relays
                 with trio.move_on_after(DIAL_TICK):
                     await self._watch.changed.wait()
 
-    def _aim(self) -> None:
+    def _update_targets(self) -> None:
         self._dialer.aim(self._bootstrap, (*self._kept, *self._strangers.addresses()))
 
-    async def _meet(self, target: DialTarget, dialling: set[PeerId]) -> None:
+    async def _dial_target(self, target: DialTarget, dialling: set[PeerId]) -> None:
         origin = self._origin_of(target)
         # Set before the dial: its connection is reported before the dial returns.
         self._origins[target.peer] = origin
         try:
-            address = await self._dials.first_of(target.addresses, self._patience)
-            self._dialer.succeeded(target.peer, host_of(address))
+            address = await self._dials.dial_in_turn(target.addresses, self._patience)
+            self._dialer.note_connected(target.peer, host_of(address))
             if origin in STRANGE:
-                self._nursery.start_soon(self._strangers.prove, target.peer)
+                self._nursery.start_soon(self._strangers.require_subscription, target.peer)
         except NobodyAnswered as error:
             _log.debug("could not dial %s: %s", target.peer, error.reasons)
             if target.bootstrap:

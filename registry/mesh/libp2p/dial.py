@@ -28,7 +28,7 @@ from registry.bounded import put_newest
 from registry.errors import PeerUnreachable
 from registry.mesh import peer_in
 from registry.mesh.libp2p.circuit import Circuits
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import as_unreachable, ignore_errors
 from registry.mesh.libp2p.stand_ins import DNSResolver
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
@@ -123,7 +123,7 @@ class Dialer:
         """Return the targets to dial now: enough to reach `degree`, bootstrap peers first; at `degree`, the missed ones."""
         missing = self.degree - len(connected)
         if missing <= 0:
-            missed = self.missed(connected)
+            missed = self.missed_targets(connected)
             due = (t for t in missed if self._is_ready(t, now, lacking=False))
             return [*self._allowed(due, now)]
         ready = [
@@ -136,7 +136,7 @@ class Dialer:
         ready.sort(key=lambda target: not target.bootstrap)
         return [*islice(self._allowed(ready, now), missing)]
 
-    def missed(self, connected: Collection[PeerId]) -> list[DialTarget]:
+    def missed_targets(self, connected: Collection[PeerId]) -> list[DialTarget]:
         """Return the targets that are dialled sooner or later although there are enough peers."""
         return [
             target
@@ -154,7 +154,7 @@ class Dialer:
         """Note that a connection ended: its peer is dialled again after `redial`. `relay`: it held a reservation for us."""
         self._pauses[peer] = _Pause(now, self.rng.random(), now, had=True, relay=relay)
 
-    def succeeded(self, peer: PeerId, host: str) -> None:
+    def note_connected(self, peer: PeerId, host: str) -> None:
         """Note that a peer is connected at a host.
 
         If it was missed, the pauses of other lost peers become short again: they may be back as well.
@@ -233,7 +233,7 @@ class Dials:
         self._accepted: set[str] = set()
         self._patience: dict[str, tuple[trio.CancelScope, float]] = {}
         network: Any = host.get_network()
-        network.upgrade_outbound_raw_conn = self._noting(network.upgrade_outbound_raw_conn)
+        network.upgrade_outbound_raw_conn = self._note_accepted(network.upgrade_outbound_raw_conn)
 
     @property
     def relays(self) -> Collection[PeerId]:
@@ -242,7 +242,7 @@ class Dials:
 
     async def dial(self, address: str) -> PeerId:
         """Connect to the peer that an address ends in; raise `PeerUnreachable`."""
-        with unreachable(f"{address!r} cannot be dialled"):
+        with as_unreachable(f"{address!r} cannot be dialled"):
             where, _, last = address.rpartition("/p2p/")
             target = ID.from_string(last)
             if not where or target == self._host.get_id():
@@ -250,12 +250,12 @@ class Dials:
             self._accepted.discard(last)
             peer = PeerId(str(target))
             if where.endswith(_CIRCUIT):
-                await self._through(where.removesuffix(_CIRCUIT), peer)
+                await self._dial_through(where.removesuffix(_CIRCUIT), peer)
             else:
-                await self._directly(target, peer, Multiaddr(where))
+                await self._dial_directly(target, peer, Multiaddr(where))
             return peer
 
-    async def first_of(self, addresses: Sequence[str], timeout: float) -> str:
+    async def dial_in_turn(self, addresses: Sequence[str], timeout: float) -> str:
         """Dial the addresses of one peer in turn, each for `timeout` seconds, and return the one that answered.
 
         Given all of them, the library would dial only the first. A numeric address is given up after `SILENT` seconds
@@ -265,7 +265,7 @@ class Dials:
         for address in addresses:
             for numeric in await _numeric(address, timeout):
                 try:
-                    with unreachable(address), self._patient(numeric, timeout):
+                    with as_unreachable(address), self._with_deadline(numeric, timeout):
                         await self.dial(numeric)
                 except PeerUnreachable as error:
                     reasons[address] = self.reason(numeric, error)
@@ -274,7 +274,7 @@ class Dials:
         raise NobodyAnswered(reasons)
 
     @contextmanager
-    def _patient(self, address: str, timeout: float) -> Iterator[None]:
+    def _with_deadline(self, address: str, timeout: float) -> Iterator[None]:
         by_number = address.startswith(("/ip4/", "/ip6/")) and _CIRCUIT not in address
         peer, ends = str(peer_in(address)), trio.current_time() + timeout
         try:
@@ -284,7 +284,9 @@ class Dials:
         finally:
             self._patience.pop(peer, None)
 
-    def _noting(self, upgrade: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _note_accepted(
+        self, upgrade: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
         async def upgrade_and_note(raw: Any, peer: ID, *others: Any) -> Any:
             self._accepted.add(str(peer))
             if str(peer) in self._patience:
@@ -302,7 +304,7 @@ class Dials:
         causes = [*_causes(error)]
         for cause in causes:
             if isinstance(cause, PeerIDMismatchesPubkey):
-                return self._another(str(cause))
+                return self._wrong_peer_text(str(cause))
         if accepted:
             # If the swarm keys differ, or only one side has one, each side receives garbage or nothing.
             keys = (
@@ -325,14 +327,14 @@ class Dials:
             else type(causes[-1]).__name__
         )
 
-    def _another(self, said: str) -> str:
+    def _wrong_peer_text(self, said: str) -> str:
         found = _ANSWERER.search(said)
         if found and found[1] == str(self._host.get_id()):
             return "this node itself answers there, but the address names another"
         who = f", {found[1]}" if found else ""
         return f"wrong peer id: another node answers there{who}"
 
-    async def _directly(self, target: ID, peer: PeerId, address: Multiaddr) -> None:
+    async def _dial_directly(self, target: ID, peer: PeerId, address: Multiaddr) -> None:
         network: Any = self._host.get_network()
         # In the library, a failed dial blocks its peer for a minute, and old addresses are tried before new ones.
         network.unblock_peer(target)
@@ -343,7 +345,7 @@ class Dials:
             self._host.get_peerstore().clear_addrs(target)
             await self._host.connect(PeerInfo(target, [address]))
 
-    async def _through(self, relay: str, peer: PeerId) -> None:
+    async def _dial_through(self, relay: str, peer: PeerId) -> None:
         if peer in self._watch.peers():
             return
         through = PeerId(relay.rpartition("/p2p/")[2])
@@ -359,7 +361,7 @@ async def _numeric(address: str, timeout: float) -> tuple[str, ...]:
     """
     found: Sequence[Multiaddr] = ()
     if address.startswith("/dns") and _CIRCUIT not in address:
-        with indifferent(), trio.move_on_after(timeout):
+        with ignore_errors(), trio.move_on_after(timeout):
             found = await DNSResolver().resolve(Multiaddr(address))
     return tuple(map(str, found[:MAX_NUMERIC])) or (address,)
 

@@ -40,7 +40,7 @@ def network_of(address: str) -> str:
     return str(ip_network(f"{address}/{bits}", strict=False))
 
 
-def excess(
+def find_excess(
     callers: Sequence[InboundPeer],
     now: float,
     *,
@@ -59,12 +59,12 @@ def excess(
         )
         if not crowd:
             return
-        gone = _gives_way(crowd, now, held, knows)
+        gone = _choose_evicted(crowd, now, held, knows)
         staying.remove(gone)
         yield gone.peer
 
 
-def _gives_way(
+def _choose_evicted(
     crowd: Sequence[InboundPeer], now: float, held: Counter[str], knows: Callable[[PeerId], bool]
 ) -> InboundPeer:
     networks = Counter(caller.network for caller in crowd)

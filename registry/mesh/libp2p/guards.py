@@ -39,7 +39,7 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from registry.errors import MeshError, PeerUnreachable, ProtocolViolation
 from registry.intake.rate import RateLimit
-from registry.mesh import Offended
+from registry.mesh import PeerMisbehaved
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.muxer import GuardedYamux, batching
 from registry.records import PeerId
@@ -101,7 +101,7 @@ QUEUE = 1024
 """Messages that may be queued for this node or for one peer; libp2p's limit of 32 silently drops bursts."""
 
 
-class HardGossipSub(GossipSub):
+class HardenedGossipSub(GossipSub):
     """GossipSub whose lazy gossip also reaches pruned peers, which need it most, and that sends each message once."""
 
     def _get_in_topic_gossipsub_peers_from_minus(
@@ -214,7 +214,7 @@ async def ping(connection: INetConn, timeout: float) -> bool:
 
 
 @contextmanager
-def unreachable(what: str) -> Iterator[None]:
+def as_unreachable(what: str) -> Iterator[None]:
     """Turn any exception of libp2p while it deals with one peer into `PeerUnreachable`; let a `MeshError` pass."""
     try:
         yield
@@ -225,7 +225,7 @@ def unreachable(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def malformed(what: str) -> Iterator[None]:
+def as_value_error(what: str) -> Iterator[None]:
     """Turn any exception of libp2p while it reads untrusted bytes into `ValueError`."""
     try:
         yield
@@ -238,7 +238,7 @@ async def read_message(stream: INetStream, kind: type[_M]) -> _M:
     data = await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES)
     message = kind()
     try:
-        with malformed("no message"):
+        with as_value_error("no message"):
             message.ParseFromString(data)
     except ValueError as error:
         raise ProtocolViolation(str(error)) from error
@@ -273,14 +273,14 @@ class OpenRequests:
                 self._peers.pop(scope, None)
 
 
-def blame(error: PeerUnreachable) -> None:
+def reraise_violation(error: PeerUnreachable) -> None:
     """Raise `error` again if it is the peer's fault; a lost connection is not."""
     if isinstance(error, ProtocolViolation):
         raise error
 
 
 @contextmanager
-def indifferent() -> Iterator[None]:
+def ignore_errors() -> Iterator[None]:
     """Ignore what libp2p raises when something is closed that may already be closed."""
     with suppress(Exception):
         yield
@@ -288,7 +288,7 @@ def indifferent() -> Iterator[None]:
 
 async def reset(stream: INetStream) -> None:
     """Cut both directions of a stream, which may be cut already; cancellation does not prevent it."""
-    with trio.CancelScope(shield=True), indifferent():
+    with trio.CancelScope(shield=True), ignore_errors():
         await stream.reset()
 
 
@@ -307,22 +307,22 @@ def _guarded(
     async def handle(stream: INetStream) -> None:
         peer = stream.muxed_conn.peer_id
         if not pace.allows(caller_of(stream), trio.current_time()):
-            delegate.note_event(Offended(caller_of(stream)))
-            with indifferent():
+            delegate.note_event(PeerMisbehaved(caller_of(stream)))
+            with ignore_errors():
                 await stream.reset()
             return
         # Any exception here would end the node; a malformed pubsub message raises one.
         try:
             await inner(stream)
         except ProtocolViolation:
-            delegate.note_event(Offended(caller_of(stream)))
+            delegate.note_event(PeerMisbehaved(caller_of(stream)))
         except Exception as error:  # noqa: BLE001 (it would end the node)
             protocol = str(stream.get_protocol())
             _log.warning("a stream of %s failed: %s (%s)", peer, type(error).__name__, protocol)
-            with indifferent():
+            with ignore_errors():
                 await stream.reset()
             if protocol.startswith("/meshsub"):
-                with indifferent():
+                with ignore_errors():
                     await host.get_network().close_peer(peer)
 
     return handle

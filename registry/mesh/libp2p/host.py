@@ -41,13 +41,13 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from registry.errors import InvalidFrame
-from registry.mesh import MAX_FRAME_BYTES, Arrived, Offended, Verdict
+from registry.mesh import MAX_FRAME_BYTES, Arrived, PeerMisbehaved, Verdict
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.guards import (
     SPARE,
     SPARE_OF_ONE,
     Callers,
-    HardGossipSub,
+    HardenedGossipSub,
     guard,
     harden,
     reset,
@@ -85,7 +85,7 @@ MESSAGES = 4096
 _ED25519 = bytes.fromhex("002408011220")
 
 
-class HardPubsub(library.Pubsub):
+class HardenedPubsub(library.Pubsub):
     """Pubsub that survives hostile input, forwards only what was judged, and tells which peer forwarded a message."""
 
     def __init__(
@@ -215,7 +215,7 @@ class HardPubsub(library.Pubsub):
             return written
 
     def _offended(self, peer: ID) -> None:
-        self._delegate.note_event(Offended(PeerId(str(peer))))
+        self._delegate.note_event(PeerMisbehaved(PeerId(str(peer))))
 
     def _passes(self, forwarder: ID, message: rpc_pb2.Message) -> bool:
         # A message in our own name comes from another machine that has our key; the registry learns of it by comparing.
@@ -257,8 +257,8 @@ class Libp2pHost:
     """A host and its gossip, made but not running."""
 
     host: IHost
-    pubsub: HardPubsub
-    gossip: HardGossipSub
+    pubsub: HardenedPubsub
+    gossip: HardenedGossipSub
 
 
 def make_host(
@@ -292,7 +292,7 @@ def make_host(
     network: Any = host.get_network()
     network.retry_config = RetryConfig(max_retries=0)
     gossip = _gossip()
-    pubsub = HardPubsub(
+    pubsub = HardenedPubsub(
         host,
         gossip,
         delegate=delegate,
@@ -306,8 +306,8 @@ def make_host(
     return Libp2pHost(host, pubsub, gossip)
 
 
-def _gossip() -> HardGossipSub:
-    return HardGossipSub(
+def _gossip() -> HardenedGossipSub:
+    return HardenedGossipSub(
         protocols=[TProtocol("/meshsub/1.1.0")],  # 1.2 announces every message and doubles the CPU
         degree=6,
         degree_low=4,

@@ -18,18 +18,18 @@ from registry.mesh import (
     Judge,
     Knows,
     MeshEvent,
-    Offended,
     Origin,
     PeerConnection,
     PeerLeft,
+    PeerMisbehaved,
     Pipe,
     PipeHandler,
     Restarted,
-    nobody,
+    accept_every_frame,
+    knows_nobody,
     peer_in,
-    trust,
 )
-from registry.mesh.discovered import claim_in, only_loopback
+from registry.mesh.discovered import claimed_peer, only_loopback
 from registry.mesh.libp2p.ask import STREAMS_REFUSED
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, HANDSHAKES_FAILED
 from registry.mesh.libp2p.node import MeshNode, Plan
@@ -69,13 +69,13 @@ class LibP2PMesh:
         self._failures: dict[str, str] = {}
         self._addresses: tuple[str, ...] = ()
         self._node: MeshNode | None = None
-        self._begun = False
+        self._has_started = False
         self._tasks = self._standing = 0
         # Two counters, each written by one thread only: what trio sent towards the inbox, and what arrived.
         self._sent = 0
-        self._landed = 0
-        self._refused = 0
-        self._turned_away = dict.fromkeys(
+        self._delivered = 0
+        self._dropped = 0
+        self._refusal_counts = dict.fromkeys(
             (CONNECTIONS_REFUSED, STREAMS_REFUSED, HANDSHAKES_FAILED), 0
         )
         # Addresses of our own interfaces, which `announce` may leave out.
@@ -92,8 +92,8 @@ class LibP2PMesh:
         self,
         answer: Answerer,
         serve_pipe: PipeHandler,
-        judge: Judge = trust,
-        knows: Knows = nobody,
+        judge: Judge = accept_every_frame,
+        knows: Knows = knows_nobody,
     ) -> None:
         """Listen and begin to dial; raise `MeshDown` when an address cannot be listened on."""
         self.judge, self.knows = judge, knows
@@ -110,7 +110,7 @@ class LibP2PMesh:
 
     async def stop(self) -> None:
         """Send what is still queued, close every connection and end the thread; may be called again."""
-        await self._crew.dismiss()
+        await self._crew.cancel_all()
         if self._node is not None:
             with suppress(MeshDown):
                 await self.thread.call(self._node.flush)
@@ -179,7 +179,7 @@ class LibP2PMesh:
 
     def dropped(self) -> int:
         """Return how many frames were dropped because their reader lagged."""
-        return self._inbox.dropped + self._refused
+        return self._inbox.dropped + self._dropped
 
     def relaying(self) -> Mapping[str, int]:
         """Return the counters of this node's work as a relay since the mesh came up."""
@@ -187,7 +187,7 @@ class LibP2PMesh:
 
     def refused(self) -> Mapping[str, int]:
         """Return how often something of a peer was refused, for a limit or a failed handshake, by event."""
-        return dict(self._turned_away)
+        return dict(self._refusal_counts)
 
     def tasks(self) -> int:
         """Return the number of trio tasks as of the previous call; each call has them counted for the next."""
@@ -195,7 +195,7 @@ class LibP2PMesh:
         return self._tasks if self.running() else 0
 
     def standing(self) -> int:
-        """Return the number of idle streams on which peers may ask their next question, counted with `tasks`."""
+        """Return the number of idle streams on which peers may ask their next question, counted with `task_count`."""
         return self._standing if self.running() else 0
 
     def _count_tasks(self) -> None:
@@ -212,21 +212,21 @@ class LibP2PMesh:
 
     # As the delegate of its node: these run in trio.
 
-    def note_event(self, event: Arrived | Offended) -> None:
+    def note_event(self, event: Arrived | PeerMisbehaved) -> None:
         """Put an event into the inbox, or drop it: what waits to cross is bounded, so that a busy loop piles up nothing."""
-        if self._sent - self._landed >= self._plan.settings.queue:
-            self._refused += 1
+        if self._sent - self._delivered >= self._plan.settings.queue:
+            self._dropped += 1
             return
         self._sent += 1
-        self.thread.tell(self._land, event)
+        self.thread.tell(self._deliver, event)
 
     def note_refusal(self, event: str) -> None:
         """Count something of a peer that was refused."""
-        self._turned_away[event] += 1
+        self._refusal_counts[event] += 1
 
     def note_connections(self, connections: tuple[PeerConnection, ...]) -> None:
         """Replace the connections, and report which peers joined and left."""
-        self.thread.tell(self._see, connections)
+        self.thread.tell(self._update_connections, connections)
 
     def note_failures(self, reasons: Mapping[str, str]) -> None:
         """Keep why bootstrap addresses did not answer."""
@@ -246,8 +246,8 @@ class LibP2PMesh:
 
     # These run on the asyncio side again.
 
-    def _land(self, event: Arrived | Offended) -> None:
-        self._landed += 1
+    def _deliver(self, event: Arrived | PeerMisbehaved) -> None:
+        self._delivered += 1
         self._inbox.put(event)
 
     def came_up(self, node: MeshNode) -> None:
@@ -256,9 +256,9 @@ class LibP2PMesh:
         self._addresses, self._interfaces = node.addresses(), node.interfaces()
         # Peers know us by this port, so a restart must reuse it even if the system chose it.
         self._plan = replace(self._plan, listen=node.listening())
-        if self._begun:
+        if self._has_started:
             self._inbox.put(Restarted())
-        self._begun = True
+        self._has_started = True
 
     def went_down(self) -> None:
         """Give the node up, and all that it reported."""
@@ -267,7 +267,7 @@ class LibP2PMesh:
         self._node = None
         self._addresses = self._interfaces = ()
         self._failures = {}
-        self._see(())
+        self._update_connections(())
 
     def _keep_failures(self, reasons: Mapping[str, str]) -> None:
         connected = {connection.peer for connection in self._connections}
@@ -277,7 +277,7 @@ class LibP2PMesh:
         if self._node is not None:
             self._addresses, self._interfaces = addresses, interfaces
 
-    def _see(self, connections: tuple[PeerConnection, ...]) -> None:
+    def _update_connections(self, connections: tuple[PeerConnection, ...]) -> None:
         before = {connection.peer for connection in self._connections}
         now = {connection.peer for connection in connections}
         # The end of a relayed connection says something about the relay, or that the connection was idle.
@@ -293,7 +293,7 @@ class LibP2PMesh:
         """Return the addresses to announce by multicast."""
         # Nodes do not dial names that they hear on a network. Loopback addresses are useful only to nodes of this machine.
         loopback = only_loopback(self._plan.listen)
-        return tuple(a for a in self._interfaces if claim_in(a, loopback=loopback))
+        return tuple(a for a in self._interfaces if claimed_peer(a, loopback=loopback))
 
     def take_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that were found by multicast."""

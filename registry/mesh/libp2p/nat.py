@@ -23,15 +23,21 @@ from registry.intake.rate import RateLimit
 from registry.intake.shares import Shares
 from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
-from registry.mesh.libp2p.guards import blame, indifferent, read_message, reset, unreachable
+from registry.mesh.libp2p.guards import (
+    as_unreachable,
+    ignore_errors,
+    read_message,
+    reraise_violation,
+    reset,
+)
 from registry.mesh.libp2p.relay import (
     HOP,
     STOP,
-    CarryBook,
+    CarriedCircuits,
     Relay,
-    RelayBook,
     RelayingNode,
     RelayLimits,
+    RelayTable,
 )
 from registry.mesh.libp2p.reservations import Reachability, Reservations
 from registry.mesh.libp2p.stand_ins import new_protected_conn
@@ -67,7 +73,7 @@ class Dialback:
 
     async def ask(self, peer: PeerId, addresses: Sequence[str]) -> bool | None:
         """Ask a connected peer to dial us; return whether it could, `None` when it did not try; raise `PeerUnreachable`."""
-        with unreachable(f"{peer} does not dial back"), trio.fail_after(ASK_SECONDS):
+        with as_unreachable(f"{peer} does not dial back"), trio.fail_after(ASK_SECONDS):
             stream = await self._host.new_stream(ID.from_string(peer), [DIALBACK])
             try:
                 own = Message.PeerInfo(
@@ -85,7 +91,7 @@ class Dialback:
     async def handle(self, stream: INetStream) -> None:
         """Answer one request; a peer's fault ends only this stream. Raise `ProtocolViolation` for a malformed message."""
         try:
-            with unreachable("the caller closed the stream"), trio.fail_after(ASK_SECONDS):
+            with as_unreachable("the caller closed the stream"), trio.fail_after(ASK_SECONDS):
                 asked = await read_message(stream, Message)
                 status, address = await self._try(stream, asked)
                 found = Message.DialResponse(status=status, addr=address)
@@ -95,7 +101,7 @@ class Dialback:
                 await stream.close()
         except PeerUnreachable as error:
             await reset(stream)
-            blame(error)
+            reraise_violation(error)
 
     async def _try(self, stream: INetStream, asked: Message) -> tuple[Any, bytes]:
         wire: Any = stream.muxed_conn
@@ -119,7 +125,7 @@ class Dialback:
     async def _reached(self, address: Multiaddr, peer: ID) -> bool:
         network: Any = self._host.get_network()
         reached = False
-        with indifferent(), trio.move_on_after(DIAL_SECONDS):
+        with ignore_errors(), trio.move_on_after(DIAL_SECONDS):
             dialled = network.transport_manager.transport_for_dialing(address).dial
             raw = await dialled(Multiaddr(f"{address}/p2p/{peer}"))
             try:
@@ -128,7 +134,7 @@ class Dialback:
                 await network.upgrader.upgrade_security(wire, True, peer)  # noqa: FBT003
                 reached = True
             finally:
-                with trio.CancelScope(shield=True), indifferent():
+                with trio.CancelScope(shield=True), ignore_errors():
                     await raw.close()
         return reached
 
@@ -201,7 +207,7 @@ class Nat:
         self._reachability = Reachability()
         self._reservations = Reservations(PeerId(str(host.get_id())))
         self.counted = dict.fromkeys(RELAY_COUNTS, 0)
-        self._book = RelayBook(
+        self._book = RelayTable(
             RelayLimits(
                 reservations=settings.relay_reservations if settings.relay else 0,
                 circuits=settings.relay_circuits,
@@ -212,7 +218,7 @@ class Nat:
             ),
             knows,
         )
-        carried = CarryBook(settings.carry, knows)
+        carried = CarriedCircuits(settings.carry, knows)
         self._relay = Relay(host, self._book, carried, node, self.counted)
         self.circuits = Circuits(host, swarm_key, knows=knows, carry=settings.carry)
 
@@ -231,15 +237,15 @@ class Nat:
     async def run(self) -> None:
         """Ask, reserve and renew until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._learn_whether_hidden)
-            nursery.start_soon(self._hold_places)
+            nursery.start_soon(self._check_reachability)
+            nursery.start_soon(self._maintain_reservations)
             nursery.start_soon(self._close_idle_circuits)
 
-    async def _learn_whether_hidden(self) -> None:
+    async def _check_reachability(self) -> None:
         while self._settings.nat == "auto":
             await self._next_look()
             # Only this machine reaches us: there is no NAT to traverse.
-            if dialable.among_ourselves(Reach(mesh=tuple(self._node.own_addresses()))):
+            if dialable.is_local_only(Reach(mesh=tuple(self._node.own_addresses()))):
                 continue
             peer = self._reachability.next(self._watch.peers(directly=True), trio.current_time())
             if peer is None:
@@ -250,11 +256,11 @@ class Nat:
                 reached = None
             self._reachability.answered(peer, reached, trio.current_time())
 
-    async def _hold_places(self) -> None:
+    async def _maintain_reservations(self) -> None:
         while True:
             await self._next_look()
             connected = self._watch.peers(directly=True)
-            self._book.stay(connected)
+            self._book.retain_connected(connected)
             self._relay.show()
             for relay in self._reservations.relays - connected:
                 self._reservations.parted(relay)
@@ -288,7 +294,7 @@ class Nat:
                     continue
                 since = idle_since[id(conn)] = before.get(id(conn), now)
                 if now - since >= (CIRCUIT_TICK if has_better else CIRCUIT_IDLE):
-                    with indifferent():
+                    with ignore_errors():
                         await conn.close()
 
     def _is_hidden(self) -> bool:

@@ -16,20 +16,20 @@ from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
-from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, cannot_listen
+from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, listen_error_text
 from registry.intake.shares import has_share
 from registry.mesh import Origin, peer_in
-from registry.mesh.discovered import Strangers, only_loopback
+from registry.mesh.discovered import DiscoveredPeers, only_loopback
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.ask import ASK, STREAMS_REFUSED, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import ConnectionManager, Eviction, Origins
 from registry.mesh.libp2p.dial import Dials
-from registry.mesh.libp2p.guards import caller_of, indifferent, unreachable
+from registry.mesh.libp2p.guards import as_unreachable, caller_of, ignore_errors
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p.rendezvous import RENDEZVOUS, RendezvousClient, RendezvousPoint, name_of
-from registry.mesh.libp2p.thread import VisitFailed
+from registry.mesh.libp2p.thread import AsyncioCallFailed
 from registry.mesh.libp2p.watch import Watch
 from registry.mesh.queues import ByteQueue
 from registry.records import PeerId
@@ -78,7 +78,9 @@ def require_free(address: Multiaddr) -> None:
         try:
             probe.bind((host, int(port or 0)))
         except OSError as error:
-            raise OSError(cannot_listen(str(address), "mesh.listen (--listen)", error)) from error
+            raise OSError(
+                listen_error_text(str(address), "mesh.listen (--listen)", error)
+            ) from error
 
 
 class MeshNode:
@@ -87,17 +89,17 @@ class MeshNode:
     def __init__(self, plan: Plan, delegate: Delegate) -> None:
         self._plan = plan
         self._delegate = delegate
-        self._made = make_host(
+        self._libp2p = make_host(
             plan.identity,
             plan.settings,
             swarm_key=plan.swarm_key,
             topic=plan.topic,
             delegate=delegate,
         )
-        self._host = self._made.host
-        self._asking = QuestionStreams(self._host)
+        self._host = self._libp2p.host
+        self._question_streams = QuestionStreams(self._host)
         self._origins: Origins = {}
-        self._watch = Watch(self._host, plan.settings, delegate, self._origins, self._made.pubsub)
+        self._watch = Watch(self._host, plan.settings, delegate, self._origins, self._libp2p.pubsub)
         self._nat = Nat(
             self._host,
             plan.settings,
@@ -106,13 +108,13 @@ class MeshNode:
             node=self,
             knows=delegate.knows,
         )
-        self._told: tuple[tuple[str, ...], ...] = ()
+        self._reported_addresses: tuple[tuple[str, ...], ...] = ()
         private = plan.swarm_key is not None
         self._dials = Dials(self._host, self._watch, self._nat.circuits, private=private)
         self._pipes: set[PipeEnd] = set()
         self.questions = Questions(delegate)
         self.connections = ConnectionManager(
-            Strangers(plan.identity.peer, only_loopback(plan.listen)),
+            DiscoveredPeers(plan.identity.peer, only_loopback(plan.listen)),
             plan.settings,
             self,
             self._watch,
@@ -135,12 +137,12 @@ class MeshNode:
         name = name_of(self._plan.settings.name, self._plan.swarm_key)
         points = RendezvousClient(self._host, self._plan.settings.rendezvous, name, self)
         async with AsyncExitStack() as stack:
-            stack.callback(self._made.pubsub.retire)
+            stack.callback(self._libp2p.pubsub.retire)
             # Gossip runs before anything listens: a stream that came sooner would end the node.
-            await stack.enter_async_context(background_trio_service(self._made.pubsub))
-            await stack.enter_async_context(background_trio_service(self._made.gossip))
-            await self._made.pubsub.wait_until_ready()
-            await self._made.pubsub.subscribe(self._plan.topic)
+            await stack.enter_async_context(background_trio_service(self._libp2p.pubsub))
+            await stack.enter_async_context(background_trio_service(self._libp2p.gossip))
+            await self._libp2p.pubsub.wait_until_ready()
+            await self._libp2p.pubsub.subscribe(self._plan.topic)
             listen = [Multiaddr(address) for address in self._plan.listen]
             for address in listen:
                 require_free(address)
@@ -149,9 +151,9 @@ class MeshNode:
             self._require_listeners()
             self._nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery.start_soon(self._watch.ping_forever)
-            self._nursery.start_soon(self._asking.tidy_forever)
+            self._nursery.start_soon(self._question_streams.tidy_forever)
             self._nursery.start_soon(self.connections.run)
-            self._nursery.start_soon(self._eviction.thin_forever)
+            self._nursery.start_soon(self._eviction.evict_forever)
             self._nursery.start_soon(points.visit_forever)
             self._nursery.start_soon(self._nat.run)
             ready(self)
@@ -210,26 +212,26 @@ class MeshNode:
 
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to gossipsub."""
-        await self._made.pubsub.publish(self._plan.topic, frame)
+        await self._libp2p.pubsub.publish(self._plan.topic, frame)
 
     async def flush(self) -> None:
         """Let gossip write its queues, which are lost when the run ends; the last message in them is a farewell."""
         with trio.move_on_after(FLUSH_SECONDS):
             # Polled: the library does not report that a queue has become empty.
-            while any(len(queue) for queue in self._made.pubsub.peer_queues.values()):  # noqa: ASYNC110
+            while any(len(queue) for queue in self._libp2p.pubsub.peer_queues.values()):  # noqa: ASYNC110
                 await trio.sleep(_FLUSH_POLL)
             # The last message that left its queue may still be on its way to the socket.
             await trio.sleep(_FLUSH_POLL)
 
     async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
         """Ask a peer a question; raise `PeerUnreachable`."""
-        return await self._asking.ask(peer, question, timeout)
+        return await self._question_streams.ask(peer, question, timeout)
 
     async def open_pipe(self, peer: PeerId, timeout: float) -> StreamPipe:
         """Open a pipe; raise `LimitReached` or `PeerUnreachable`."""
         if self._pipes_are_full():
             raise LimitReached(f"{self._plan.settings.max_pipes} pipes are open")
-        with unreachable(f"{peer} accepted no pipe"), trio.fail_after(timeout):
+        with as_unreachable(f"{peer} accepted no pipe"), trio.fail_after(timeout):
             stream = await self._host.new_stream(ID.from_string(peer), [PIPE])
         end, pipe = self._pipe_over(stream)
         self._nursery.start_soon(end.run)
@@ -239,7 +241,7 @@ class MeshNode:
         """Dial an address and return its peer; raise `PeerUnreachable` with the reason."""
         self._origins.setdefault(peer_in(address), Origin.ASKED)
         try:
-            with unreachable(address), trio.fail_after(timeout):
+            with as_unreachable(address), trio.fail_after(timeout):
                 return await self._dials.dial(address)
         except PeerUnreachable as error:
             why = self._dials.reason(address, error)
@@ -247,7 +249,7 @@ class MeshNode:
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""
-        with indifferent():
+        with ignore_errors():
             await self._host.disconnect(ID.from_string(peer))
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
@@ -263,7 +265,7 @@ class MeshNode:
 
     def members(self) -> set[PeerId]:
         """Return the connected peers that speak our topic."""
-        subscribed = self._made.pubsub.peer_topics.get(self._plan.topic, ())
+        subscribed = self._libp2p.pubsub.peer_topics.get(self._plan.topic, ())
         return self._watch.peers() & {PeerId(str(peer)) for peer in subscribed}
 
     async def dial_point(self, address: str) -> PeerId:
@@ -285,7 +287,7 @@ class MeshNode:
             nursery.start_soon(end.run)
             try:
                 await self._delegate.serve(pipe)
-            except VisitFailed:
+            except AsyncioCallFailed:
                 await end.reset()
             else:
                 await end.leave()
@@ -317,8 +319,8 @@ class MeshNode:
         """Report our addresses if they have changed."""
         interfaces = self.interfaces()
         told = (self._announced() or interfaces) + self._nat.addresses, interfaces
-        if told != self._told:
-            self._told = told
+        if told != self._reported_addresses:
+            self._reported_addresses = told
             self._delegate.note_addresses(*told)
 
     def _require_listeners(self) -> None:
@@ -329,7 +331,7 @@ class MeshNode:
     async def _close(self) -> None:
         with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
             await self._watch.cut_all()
-            with indifferent():
+            with ignore_errors():
                 await self._host.close()
 
 

@@ -17,7 +17,7 @@ from libp2p.abc import INetStream
 
 from registry.errors import MeshDown, PeerUnreachable, ProtocolViolation
 from registry.mesh.libp2p.ask import read_exactly
-from registry.mesh.libp2p.guards import indifferent, reset, unreachable
+from registry.mesh.libp2p.guards import as_unreachable, ignore_errors, reset
 from registry.mesh.libp2p.thread import TrioThread
 from registry.mesh.queues import ByteQueue
 from registry.records import PeerId
@@ -57,7 +57,7 @@ class PipeEnd:
         self._room = WINDOW
         self._freed = 0
         self._sent_end = False
-        self._got_end = False
+        self._received_end = False
         self.over = trio.Event()
         self.violated = False
         """Whether the pipe ended because the peer violated the protocol."""
@@ -72,7 +72,7 @@ class PipeEnd:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._grant)
             try:
-                with unreachable("the pipe broke"):
+                with as_unreachable("the pipe broke"):
                     await self._receive()
             except PeerUnreachable as error:
                 self.violated = isinstance(error, ProtocolViolation)
@@ -85,7 +85,7 @@ class PipeEnd:
         view = memoryview(chunk)
         while view:
             while not self._credit and not self.over.is_set():
-                await self._change()
+                await self._wait_for_change()
             self._require_open()
             size = min(len(view), self._credit, CHUNK)
             self._credit -= size
@@ -113,30 +113,30 @@ class PipeEnd:
         if self.over.is_set():
             return
         self.over.set()
-        self._stir()
+        self._notify_change()
         self._tell(self._incoming.cut)
         await reset(self._stream)
 
     def free(self, size: int) -> None:
         """Note that the reader has taken `size` bytes; credit for them follows."""
         self._freed += size
-        self._stir()
+        self._notify_change()
 
     async def _receive(self) -> None:
         while True:
             kind, number = _HEAD.unpack(await read_exactly(self._stream, _HEAD.size))
             if (
                 kind == PipeFrame.BYTES
-                and not self._got_end
+                and not self._received_end
                 and 0 < number <= min(self._room, CHUNK)
             ):
                 self._room -= number
                 self._tell(_feed, self._incoming, await read_exactly(self._stream, number))
             elif kind == PipeFrame.CREDIT and self._credit + number <= WINDOW:
                 self._credit += number
-                self._stir()
-            elif kind == PipeFrame.END and not self._got_end:
-                self._got_end = True
+                self._notify_change()
+            elif kind == PipeFrame.END and not self._received_end:
+                self._received_end = True
                 self._tell(self._incoming.end)
                 await self._close_when_done()
             else:
@@ -145,16 +145,16 @@ class PipeEnd:
     async def _grant(self) -> None:
         while True:
             # A quarter of the window at a time: credit for every read would double the frames.
-            while self._freed < WINDOW // 4 or self._got_end:
-                await self._change()
+            while self._freed < WINDOW // 4 or self._received_end:
+                await self._wait_for_change()
             size, self._freed = self._freed, 0
             self._room += size
-            with indifferent():
+            with ignore_errors():
                 await self._send(_HEAD.pack(PipeFrame.CREDIT, size))
 
     async def _close_when_done(self) -> None:
-        if self._sent_end and self._got_end:
-            with indifferent():
+        if self._sent_end and self._received_end:
+            with ignore_errors():
                 await self._stream.close()
 
     async def _send(self, frame: bytes) -> None:
@@ -163,7 +163,7 @@ class PipeEnd:
         with trio.CancelScope(shield=True):
             async with self._sending:
                 try:
-                    with unreachable("the pipe broke"):
+                    with as_unreachable("the pipe broke"):
                         await self._stream.write(frame)
                 except PeerUnreachable:
                     await self.reset()
@@ -173,11 +173,11 @@ class PipeEnd:
         if self.over.is_set() or self._sent_end:
             raise PeerUnreachable("the pipe was cut or finished")
 
-    def _stir(self) -> None:
+    def _notify_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         await self._changed.wait()
 
 

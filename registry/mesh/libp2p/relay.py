@@ -31,16 +31,16 @@ from libp2p.relay.circuit_v2.utils import write_delimited_msg
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
-from registry.mesh import Knows, nobody
+from registry.mesh import Knows, knows_nobody
 from registry.mesh.libp2p.eviction import NEW_SECONDS
 from registry.mesh.libp2p.guards import (
     OpenRequests,
-    blame,
+    as_unreachable,
     caller_of,
-    indifferent,
+    ignore_errors,
     read_message,
+    reraise_violation,
     reset,
-    unreachable,
 )
 from registry.mesh.libp2p.watch import is_relayed
 from registry.records import PeerId
@@ -66,11 +66,11 @@ class RelayRefusal(Enum):
 
 
 @dataclass(slots=True)
-class RelayBook:
+class RelayTable:
     """Reservations and circuits of a relay. Times are seconds on one clock of the caller's choice."""
 
     limits: RelayLimits
-    knows: Knows = nobody
+    knows: Knows = knows_nobody
     _expiry: dict[PeerId, float] = field(default_factory=dict)
     _since: dict[PeerId, tuple[str, float]] = field(default_factory=dict)
     """The address from which each reservation was requested, and its start."""
@@ -86,24 +86,24 @@ class RelayBook:
         """Return the number of reservations that have not expired."""
         return sum(expiry > now for expiry in self._expiry.values())
 
-    def reserved(self, peer: PeerId, now: float) -> bool:
+    def has_reservation(self, peer: PeerId, now: float) -> bool:
         """Return whether a peer holds a reservation that has not expired."""
         return self._expiry.get(peer, now) > now
 
     def reserve(self, peer: PeerId, address: str, now: float) -> RelayRefusal | PeerId | None:
         """Reserve for a peer at an IP address, for one lease from now on; return the peer evicted for it, if any."""
-        self.stay([p for p, expiry in self._expiry.items() if expiry > now])
+        self.retain_connected([p for p, expiry in self._expiry.items() if expiry > now])
         gone = None
         if peer not in self._expiry and len(self._expiry) >= self.limits.reservations:
-            gone = self._gives_way(address, now)
+            gone = self._choose_evicted(address, now)
             if gone is None:
                 return RelayRefusal.TOO_MANY
-            self.stay(self._expiry.keys() - {gone})
+            self.retain_connected(self._expiry.keys() - {gone})
         self._expiry[peer] = now + self.limits.lease
         self._since.setdefault(peer, (address, now))
         return gone
 
-    def stay(self, connected: Collection[PeerId]) -> None:
+    def retain_connected(self, connected: Collection[PeerId]) -> None:
         """Forget the reservations of peers that are no longer connected."""
         self._expiry = {p: expiry for p, expiry in self._expiry.items() if p in connected}
         self._since = {p: since for p, since in self._since.items() if p in self._expiry}
@@ -111,7 +111,7 @@ class RelayBook:
 
     def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:
         """Count a circuit; return the reason for refusal if the target has no reservation or a limit is reached."""
-        if not self.reserved(target, now):
+        if not self.has_reservation(target, now):
             return RelayRefusal.NO_RESERVATION
         fullest = max(self._circuits[asker], self._circuits[target])
         if self.circuits >= self.limits.circuits or fullest >= self.limits.circuits_per_peer:
@@ -120,7 +120,7 @@ class RelayBook:
         self._used.add(target)
         return None
 
-    def _gives_way(self, address: str, now: float) -> PeerId | None:
+    def _choose_evicted(self, address: str, now: float) -> PeerId | None:
         unused = [p for p in self._expiry if p not in self._used]
         held = Counter(its for its, _ in self._since.values())
         of = {p: held[self._since[p][0]] for p in unused}
@@ -136,11 +136,11 @@ class RelayBook:
 
 
 @dataclass(slots=True)
-class CarryBook:
+class CarriedCircuits:
     """Circuits without a reservation, between members that cannot reach each other directly; `most` at one time."""
 
     most: int
-    knows: Knows = nobody
+    knows: Knows = knows_nobody
     _askers: Counter[PeerId] = field(default_factory=Counter)
 
     @property
@@ -148,7 +148,7 @@ class CarryBook:
         """Number of open circuits."""
         return self._askers.total()
 
-    def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:  # noqa: ARG002 (as `RelayBook`)
+    def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:  # noqa: ARG002 (as `RelayTable`)
         """Count a circuit; return the reason for refusal if an end is unknown, all are in use, or the asker has half."""
         if not (self.most and self.knows(asker) and self.knows(target)):
             return RelayRefusal.NO_RESERVATION
@@ -157,7 +157,7 @@ class CarryBook:
         self._askers[asker] += 1
         return None
 
-    def close(self, asker: PeerId, target: PeerId) -> None:  # noqa: ARG002 (as `RelayBook`)
+    def close(self, asker: PeerId, target: PeerId) -> None:  # noqa: ARG002 (as `RelayTable`)
         """Stop counting a circuit."""
         self._askers.subtract((asker,))
         self._askers += Counter()  # drops zero counts
@@ -192,8 +192,8 @@ class Relay:
     def __init__(
         self,
         host: IHost,
-        book: RelayBook,
-        carried: CarryBook,
+        book: RelayTable,
+        carried: CarriedCircuits,
         node: RelayingNode,
         counted: dict[str, int],
     ) -> None:
@@ -201,33 +201,33 @@ class Relay:
         self._book = book
         self._carried = carried
         self._node = node
-        self._counted = counted
+        self._counts = counted
         self._asking = OpenRequests(ASKING)
 
     def show(self) -> None:
         """Update the counters that describe the current state."""
-        self._counted["reservations"] = self._book.reservations(trio.current_time())
-        self._counted["circuits"] = self._book.circuits
-        self._counted["carried"] = self._carried.circuits
+        self._counts["reservations"] = self._book.reservations(trio.current_time())
+        self._counts["circuits"] = self._book.circuits
+        self._counts["carried"] = self._carried.circuits
 
     async def handle(self, stream: INetStream) -> None:
         """Serve one stream: one request, and for a circuit all bytes that follow."""
-        self._counted["refused"] += self._asking.full
+        self._counts["refused"] += self._asking.full
         try:
             with (
-                unreachable("the caller closed the stream"),
+                as_unreachable("the caller closed the stream"),
                 self._asking.within(caller_of(stream), MESSAGE_SECONDS),
             ):
                 asked = await read_message(stream, HopMessage)
-                target = await self._asked(stream, asked)
+                target = await self._answer_request(stream, asked)
         except PeerUnreachable as error:
             target = None
             await reset(stream)
-            blame(error)
+            reraise_violation(error)
         if target is not None:
             await self._relay(stream, target)
 
-    async def _asked(self, stream: INetStream, asked: HopMessage) -> PeerId | None:
+    async def _answer_request(self, stream: INetStream, asked: HopMessage) -> PeerId | None:
         """Answer a request that needs no circuit; return the target peer of one that does."""
         if is_relayed(stream.muxed_conn):
             await self._refuse(stream, Status.PERMISSION_DENIED)
@@ -248,7 +248,7 @@ class Relay:
         if isinstance(answer, RelayRefusal):
             await self._refuse(stream, Status.RESERVATION_REFUSED)
             return
-        self._counted["reserved"] += 1
+        self._counts["reserved"] += 1
         self.show()
         limits = self._book.limits
         reservation = Reservation(
@@ -262,32 +262,32 @@ class Relay:
         await stream.close()
         if answer is not None:
             # The evicted peer looks for a relay elsewhere once its connection here ends.
-            with indifferent():
+            with ignore_errors():
                 await self._host.disconnect(ID.from_string(answer))
 
     async def _relay(self, stream: INetStream, target: PeerId) -> None:
         asker, now = caller_of(stream), trio.current_time()
-        book = self._book if self._book.reserved(target, now) else self._carried
+        book = self._book if self._book.has_reservation(target, now) else self._carried
         refused = book.open(asker, target, now)
         if refused is not None:
-            with indifferent(), trio.move_on_after(MESSAGE_SECONDS):
+            with ignore_errors(), trio.move_on_after(MESSAGE_SECONDS):
                 await self._refuse(stream, _STATUS[refused])
             return
         self.show()
         onward: INetStream | None = None
         try:
-            with unreachable("no circuit"):
+            with as_unreachable("no circuit"):
                 with trio.fail_after(MESSAGE_SECONDS):
-                    onward = await self._onward(asker, target)
+                    onward = await self._open_to_target(asker, target)
                     await write_delimited_msg(
                         stream,
                         HopMessage(type=HopMessage.STATUS, status=Status.OK, limit=self._limit()),
                     )
-                self._counted["opened"] += 1
+                self._counts["opened"] += 1
                 await self._splice(stream, onward)
         except PeerUnreachable:
             if onward is None:
-                with indifferent(), trio.move_on_after(MESSAGE_SECONDS):
+                with ignore_errors(), trio.move_on_after(MESSAGE_SECONDS):
                     await self._refuse(stream, Status.CONNECTION_FAILED)
         finally:
             book.close(asker, target)
@@ -296,7 +296,7 @@ class Relay:
             if onward is not None:
                 await reset(onward)
 
-    async def _onward(self, asker: PeerId, target: PeerId) -> INetStream:
+    async def _open_to_target(self, asker: PeerId, target: PeerId) -> INetStream:
         """Open a stream to the target, and have it accept the circuit; raise `PeerUnreachable` when it does not."""
         peer = ID.from_string(target)
         if not self._host.get_network().get_connections(peer):
@@ -321,15 +321,15 @@ class Relay:
             async with trio.open_nursery() as nursery:
                 for source, sink in ((one, other), (other, one)):
                     nursery.start_soon(self._carry, source, sink, left, nursery.cancel_scope)
-        self._counted["cut"] += scope.cancelled_caught or left[0] <= 0
+        self._counts["cut"] += scope.cancelled_caught or left[0] <= 0
 
     async def _carry(
         self, source: INetStream, sink: INetStream, left: list[int], scope: trio.CancelScope
     ) -> None:
-        with indifferent():
+        with ignore_errors():
             while left[0] > 0 and (chunk := await source.read(_CHUNK)):
                 left[0] -= len(chunk)
-                self._counted["bytes"] += len(chunk)
+                self._counts["bytes"] += len(chunk)
                 # Half a frame would garble the peer's whole connection; yamux itself gives up after 5 s without room.
                 with trio.CancelScope(shield=True):
                     await sink.write(chunk)
@@ -337,7 +337,7 @@ class Relay:
         scope.cancel()
 
     async def _refuse(self, stream: INetStream, status: Any) -> None:
-        self._counted["refused"] += 1
+        self._counts["refused"] += 1
         await write_delimited_msg(stream, HopMessage(type=HopMessage.STATUS, status=status))
         await stream.close()
 

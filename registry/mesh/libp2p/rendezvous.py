@@ -1,7 +1,7 @@
 """Rendezvous of strangers by libp2p's rendezvous protocol: nodes register at a point and ask it for other nodes.
 
-Both sides are ours, because the library's own service does not bound what clients make it remember. `Register` and `Rounds`
-decide, without I/O, which nodes a point tells of and when a node asks there.
+Both sides are ours, because the library's own service does not bound what clients make it remember. `Register` and
+`VisitSchedule` decide, without I/O, which nodes a point tells of and when a node asks there.
 
 A point serves any peer, so everything that it remembers is bounded. A full point refuses newcomers, unless another network has
 more registrations than theirs.
@@ -28,7 +28,7 @@ from registry.errors import PeerUnreachable
 from registry.mesh.discovered import MAX_CLAIMED
 from registry.mesh.libp2p.connections import RegisteredNode
 from registry.mesh.libp2p.eviction import network_of
-from registry.mesh.libp2p.guards import OpenRequests, indifferent, unreachable
+from registry.mesh.libp2p.guards import OpenRequests, as_unreachable, ignore_errors
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
     DiscoverAnswer,
@@ -40,12 +40,12 @@ from registry.mesh.libp2p.rendezvous_messages import (
     RendezvousRequest,
     RendezvousStatus,
     UnregisterRequest,
-    answer_in,
-    claim_of,
-    request_in,
-    sealed,
+    decode_answer,
+    decode_request,
+    encode_message,
+    sign_peer_record,
     unsigned_claim_of,
-    written,
+    verify_claim,
 )
 from registry.records import PeerId
 
@@ -175,10 +175,10 @@ class Register:
         )
 
     def _forget(self, now: float) -> None:
-        for name, peer in list(self._past(now)):
+        for name, peer in list(self._expired(now)):
             self.remove(name, peer)
 
-    def _past(self, now: float) -> Iterator[tuple[str, bytes]]:
+    def _expired(self, now: float) -> Iterator[tuple[str, bytes]]:
         for name, registered in self._names.items():
             for peer, registration in registered.items():
                 if registration.until <= now:
@@ -186,7 +186,7 @@ class Register:
 
 
 @dataclass(slots=True)
-class Rounds:
+class VisitSchedule:
     """Schedule of a node's visits to its points: at its start, to renew, and while it has few connections."""
 
     rng: random.Random = field(default_factory=random.Random)
@@ -242,10 +242,10 @@ class RendezvousPoint:
         try:
             for _ in range(MAX_REQUESTS):
                 with self._callers.within(str(asker), EXCHANGE_SECONDS):
-                    request = request_in(await _receive(stream))
+                    request = decode_request(await _receive(stream))
                     answer = self._answer(asker.to_bytes(), network, request)
                     if answer is not None:
-                        await _send(stream, written(answer))
+                        await _send(stream, encode_message(answer))
         except (IncompleteReadError, StreamEOF):
             await stream.close()  # the client has sent all its requests
 
@@ -255,19 +255,19 @@ class RendezvousPoint:
         now = trio.current_time()
         match request:
             case RegisterRequest():
-                return self._registered(asker, network, request, now)
+                return self._register_node(asker, network, request, now)
             case DiscoverRequest(name, limit):
-                return self._discovered(asker, name, limit, now)
+                return self._discover(asker, name, limit, now)
             case UnregisterRequest(name):
                 self._register.remove(name, asker)
                 return None  # as the specification has it
 
-    def _registered(
+    def _register_node(
         self, asker: bytes, network: str, given: RegisterRequest, now: float
     ) -> RegisterAnswer:
         seconds = LONGEST_SECONDS if given.seconds is None else min(given.seconds, LONGEST_SECONDS)
         try:
-            claim = claim_of(given.record)
+            claim = verify_claim(given.record)
         except ValueError:
             return RegisterAnswer(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
         if claim.peer != asker or not claim.addresses:
@@ -275,7 +275,7 @@ class RendezvousPoint:
         node = Registration(asker, given.record, claim.sequence, now + seconds, network)
         return RegisterAnswer(self._register.add(given.name, node, now), seconds)
 
-    def _discovered(self, asker: bytes, name: str, limit: int, now: float) -> DiscoverAnswer:
+    def _discover(self, asker: bytes, name: str, limit: int, now: float) -> DiscoverAnswer:
         # A request for all names is refused: the names are what keeps meshes apart here.
         if not is_name(name):
             return DiscoverAnswer(RendezvousStatus.E_INVALID_NAMESPACE)
@@ -294,7 +294,7 @@ class RendezvousClient:
         self._points = points
         self._name = name
         self._node = node
-        self._rounds = Rounds()
+        self._rounds = VisitSchedule()
         self._silent: set[str] = set()
 
     async def visit_forever(self) -> None:
@@ -328,7 +328,7 @@ class RendezvousClient:
         finally:
             await self._part(point)
         if isinstance(told, DiscoverAnswer):
-            found |= dict.fromkeys(told_by(told))
+            found |= dict.fromkeys(addresses_in_answer(told))
         if registered.status != RendezvousStatus.OK:
             raise PeerUnreachable(
                 f"{point} did not register this node (status {registered.status})"
@@ -344,38 +344,41 @@ class RendezvousClient:
             await self._node.disconnect(point)
 
     async def _exchange(self, point: PeerId, request: RendezvousRequest) -> RendezvousAnswer:
-        with unreachable(f"{point} is not a rendezvous point"), trio.fail_after(EXCHANGE_SECONDS):
+        with (
+            as_unreachable(f"{point} is not a rendezvous point"),
+            trio.fail_after(EXCHANGE_SECONDS),
+        ):
             stream = await self._host.new_stream(ID.from_string(point), [RENDEZVOUS])
             try:
-                await _send(stream, written(request))
-                return answer_in(await _receive(stream))
+                await _send(stream, encode_message(request))
+                return decode_answer(await _receive(stream))
             finally:
-                with indifferent():
+                with ignore_errors():
                     await stream.close()
 
     def _registration(self) -> RegisterRequest:
         bare = [address.rpartition("/p2p/")[0] for address in self._node.addresses()]
         addresses = [Multiaddr(address) for address in bare[:MAX_ADDRESSES]]
-        record = sealed(self._host.get_private_key(), addresses)
+        record = sign_peer_record(self._host.get_private_key(), addresses)
         return RegisterRequest(self._name, record, REGISTERED_SECONDS)
 
 
-def told_by(answer: DiscoverAnswer) -> list[str]:
+def addresses_in_answer(answer: DiscoverAnswer) -> list[str]:
     """Return the addresses in a point's answer unchecked; malformed ones are left out."""
     told: list[str] = []
     for row in answer.rows[:MAX_TOLD]:
         # One by one: a point passes on whatever any node registered there.
-        with indifferent():
+        with ignore_errors():
             claim = _claim(row.record)
             for address in claim.addresses[:MAX_CLAIMED]:
-                with indifferent():
+                with ignore_errors():
                     told.append(f"{Multiaddr(address)}/p2p/{ID(claim.peer)}")
     return told
 
 
 def _claim(record: bytes) -> PeerClaim:
     try:
-        return claim_of(record)
+        return verify_claim(record)
     except ValueError:
         return unsigned_claim_of(record)
 

@@ -15,7 +15,7 @@ from libp2p.peer.peer_record import PeerRecord
 from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
-from registry.mesh.libp2p.guards import malformed
+from registry.mesh.libp2p.guards import as_value_error
 
 MAX_RECORD_BYTES = 1_536
 """Longest signed peer record: some twenty addresses. All records of one answer fit into one message."""
@@ -93,7 +93,7 @@ class PeerClaim:
     addresses: tuple[bytes, ...]
 
 
-def written(message: RendezvousRequest | RendezvousAnswer) -> bytes:
+def encode_message(message: RendezvousRequest | RendezvousAnswer) -> bytes:
     """Encode a message. Zeros are written too: other implementations tell a status of 0 from none."""
     match message:
         case RegisterRequest():
@@ -109,7 +109,7 @@ def written(message: RendezvousRequest | RendezvousAnswer) -> bytes:
             return _number(1, 4) + _part(6, told + _part(2, NO_COOKIE) + _number(3, status))
 
 
-def request_in(body: bytes) -> RendezvousRequest:
+def decode_request(body: bytes) -> RendezvousRequest:
     """Decode a client's request; raise `ValueError`."""
     fields = _Fields(body)
     match fields.number(1):
@@ -123,7 +123,7 @@ def request_in(body: bytes) -> RendezvousRequest:
     raise ValueError("no request")
 
 
-def answer_in(body: bytes) -> RendezvousAnswer:
+def decode_answer(body: bytes) -> RendezvousAnswer:
     """Decode a point's answer; raise `ValueError`."""
     fields = _Fields(body)
     match fields.number(1):
@@ -137,17 +137,17 @@ def answer_in(body: bytes) -> RendezvousAnswer:
     raise ValueError("no answer")
 
 
-def sealed(key: PrivateKey, addresses: list[Multiaddr]) -> bytes:
+def sign_peer_record(key: PrivateKey, addresses: list[Multiaddr]) -> bytes:
     """Return a signed record of addresses; its sequence is the wall clock's nanoseconds."""
     record = PeerRecord(ID.from_pubkey(key.get_public_key()), addresses)
     return bytes(seal_record(record, key).marshal_envelope())
 
 
-def claim_of(record: bytes) -> PeerClaim:
+def verify_claim(record: bytes) -> PeerClaim:
     """Return the claim in a signed record; raise `ValueError` unless the peer that it names has signed it."""
     if not 0 < len(record) <= MAX_RECORD_BYTES:
         raise ValueError("a signed peer record of a wrong size")
-    with malformed("no signed peer record"):
+    with as_value_error("no signed peer record"):
         envelope, said = consume_envelope(record, ENVELOPE_DOMAIN)
         signer = ID.from_pubkey(envelope.public_key)
     if signer != said.peer_id:

@@ -1,6 +1,6 @@
 """Thread in which trio runs beside asyncio; the two communicate only through this module.
 
-`call` crosses from asyncio to trio, `visit` from trio to asyncio; cancellation and exceptions cross both ways.
+`call` crosses from asyncio to trio, `call_asyncio` from trio to asyncio; cancellation and exceptions cross both ways.
 When the trio run dies, its calls fail with `MeshDown` and it is restarted, after a longer delay each time.
 """
 
@@ -29,7 +29,7 @@ STEADY = 30.0
 """Seconds of uptime after which the next restart uses the first delay again."""
 
 
-class VisitFailed(Exception):
+class AsyncioCallFailed(Exception):
     """Work on the asyncio side raised or was cancelled; its owner has logged why."""
 
 
@@ -92,7 +92,7 @@ class TrioThread(Generic[_Server]):
             # The thread is a daemon, so even a stuck one cannot keep the process alive.
             _log.error("the mesh's thread did not end within %s s", timeout)
         self._fail_calls()
-        await self._crew.dismiss()
+        await self._crew.cancel_all()
 
     async def call(self, work: Callable[..., Awaitable[_Result]], *args: object) -> _Result:
         """Run `work(*args)` in trio and return what it returns; raise `MeshDown` when the run is dead."""
@@ -124,7 +124,7 @@ class TrioThread(Generic[_Server]):
     async def visit(
         self, work: Callable[..., Coroutine[Any, Any, _Result]], *args: object
     ) -> _Result:
-        """Run `work(*args)` on the asyncio side, called from trio; raise `VisitFailed` when it fails there."""
+        """Run `work(*args)` on the asyncio side, called from trio; raise `AsyncioCallFailed` when it fails there."""
         back, token = trio.Event(), trio.lowlevel.current_trio_token()
         tasks: list[asyncio.Task[_Result]] = []
 
@@ -141,7 +141,7 @@ class TrioThread(Generic[_Server]):
                 task.cancel()
 
         if self._stopping.is_set() or not self.tell(begin):
-            raise VisitFailed
+            raise AsyncioCallFailed
         try:
             await back.wait()
         except trio.Cancelled:
@@ -149,7 +149,7 @@ class TrioThread(Generic[_Server]):
             raise
         (task,) = tasks
         if task.cancelled() or task.exception() is not None:
-            raise VisitFailed
+            raise AsyncioCallFailed
         return task.result()
 
     def tell(self, work: Callable[..., object], *args: object) -> bool:
@@ -184,14 +184,14 @@ class TrioThread(Generic[_Server]):
 
     def _report(self, error: BaseException) -> None:
         if self._begun.done() and not self._stopping.is_set():
-            _log.warning("the mesh failed, and restarts: %r", first_of(error))
+            _log.warning("the mesh failed, and restarts: %r", first_error(error))
             _log.debug("the mesh failed", exc_info=error)
         self.tell(self._refuse_start, error)
 
     def _refuse_start(self, error: BaseException) -> None:
         if not self._begun.done():
             self._stopping.set()
-            failure = MeshDown(f"the mesh could not start: {first_of(error)}")
+            failure = MeshDown(f"the mesh could not start: {first_error(error)}")
             failure.__cause__ = error
             self._begun.set_exception(failure)
 
@@ -254,7 +254,7 @@ def _settle(answer: "asyncio.Future[Any]", outcome: object) -> None:
         answer.set_result(outcome)
 
 
-def first_of(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """Return the first plain error inside nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

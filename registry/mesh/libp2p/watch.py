@@ -16,8 +16,8 @@ from multiaddr import Multiaddr
 from registry.mesh import Direction, Origin, PeerConnection
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.eviction import InboundPeer
-from registry.mesh.libp2p.guards import indifferent, ping
-from registry.mesh.libp2p.host import HardPubsub
+from registry.mesh.libp2p.guards import ignore_errors, ping
+from registry.mesh.libp2p.host import HardenedPubsub
 from registry.records import PeerId
 from registry.settings import MeshSettings
 
@@ -48,7 +48,7 @@ class Watch(INotifee):
         settings: MeshSettings,
         delegate: Delegate,
         origins: Mapping[PeerId, Origin],
-        pubsub: HardPubsub,
+        pubsub: HardenedPubsub,
     ) -> None:
         self._network = host.get_network()
         self._settings = settings
@@ -56,7 +56,7 @@ class Watch(INotifee):
         self._origins = origins
         self._pubsub = pubsub
         # Each with the event that is set when it ends, and the time of its arrival.
-        self._standing: dict[Any, tuple[trio.Event, float]] = {}
+        self._open_connections: dict[Any, tuple[trio.Event, float]] = {}
         self._silent: set[INetConn] = set()
         self._arrived, self._arrivals = trio.open_memory_channel[tuple[INetConn, trio.Event]](
             math.inf
@@ -68,7 +68,7 @@ class Watch(INotifee):
         """Return the peers that are connected now; with `directly`, only those without a relay between."""
         return {
             PeerId(str(peer))
-            for peer, conns in self._live().items()
+            for peer, conns in self._live_connections().items()
             if not directly or not is_relayed(conns[0].muxed_conn)
         }
 
@@ -76,21 +76,21 @@ class Watch(INotifee):
         """Return the connections that run through relays, each with whether its peer has a direct one too."""
         return [
             (conn, not is_relayed(conns[0].muxed_conn))
-            for conns in self._live().values()
+            for conns in self._live_connections().values()
             for conn in conns
             if is_relayed(conn.muxed_conn)
         ]
 
     def host_of(self, peer: PeerId) -> str:
         """Return the IP address at which a peer is connected; empty where it is not connected, or through a relay."""
-        conns = self._live().get(ID.from_string(peer))
+        conns = self._live_connections().get(ID.from_string(peer))
         return _ip_of(conns[0]) if conns else ""
 
     def callers(self) -> list[InboundPeer]:
         """Return the peers that opened all their connections themselves, without a relay."""
         return [
-            InboundPeer(PeerId(str(peer)), _ip_of(conns[0]), min(map(self._came, conns)))
-            for peer, conns in self._live().items()
+            InboundPeer(PeerId(str(peer)), _ip_of(conns[0]), min(map(self._arrived_at, conns)))
+            for peer, conns in self._live_connections().items()
             if all(
                 conn.direction is Opened.INBOUND
                 and conn.get_connection_type() != ConnectionType.RELAYED
@@ -110,8 +110,8 @@ class Watch(INotifee):
 
         A cancelled host forgets its connections without closing them; their peers would wait for a ping to fail.
         """
-        for conn in tuple(self._standing):
-            with indifferent():
+        for conn in tuple(self._open_connections):
+            with ignore_errors():
                 await conn.muxed_conn.secured_conn.close()
 
     def tell(self) -> None:
@@ -119,13 +119,13 @@ class Watch(INotifee):
         self.changed.set()
         self.changed = trio.Event()
         self._delegate.note_connections(
-            tuple(self._described(str(p), conns) for p, conns in self._live().items())
+            tuple(self._described(str(p), conns) for p, conns in self._live_connections().items())
         )
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Note the library's report that a connection is open."""
         ended = trio.Event()
-        self._standing[conn] = ended, trio.current_time()
+        self._open_connections[conn] = ended, trio.current_time()
         self._arrived.send_nowait((conn, ended))
 
         # The library loses the type of a connection while it upgrades it, yet chooses one for a stream by its type.
@@ -136,9 +136,9 @@ class Watch(INotifee):
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Note the library's report that a connection has ended."""
-        if (standing := self._standing.pop(conn, None)) is not None:
+        if (standing := self._open_connections.pop(conn, None)) is not None:
             standing[0].set()
-        if conn.muxed_conn.peer_id in self._live():
+        if conn.muxed_conn.peer_id in self._live_connections():
             self._pubsub.reopen(conn.muxed_conn.peer_id)
         self.tell()
 
@@ -154,11 +154,11 @@ class Watch(INotifee):
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
         """Ignore our own listeners."""
 
-    def _came(self, conn: Any) -> float:
-        standing = self._standing.get(conn)
+    def _arrived_at(self, conn: Any) -> float:
+        standing = self._open_connections.get(conn)
         return trio.current_time() if standing is None else standing[1]
 
-    def _live(self) -> dict[ID, list[Any]]:
+    def _live_connections(self) -> dict[ID, list[Any]]:
         found = {}
         for peer, conns in self._network.get_connections_map().items():
             if live := [c for c in conns if not c.is_closed and c not in self._silent]:
@@ -178,7 +178,7 @@ class Watch(INotifee):
 
     async def _ping(self, conn: INetConn) -> None:
         answered = False
-        with indifferent():
+        with ignore_errors():
             answered = await ping(conn, self._settings.ping_timeout)
         if not answered and not conn.is_closed:
             _log.debug(
@@ -187,7 +187,7 @@ class Watch(INotifee):
             # Reported before its streams end: they end because of this connection, not because of their peer.
             self._silent.add(conn)
             self.tell()
-            with indifferent():
+            with ignore_errors():
                 await conn.close()
             self._silent.discard(conn)
 

@@ -21,8 +21,8 @@ from registry.mesh import (
     Pipe,
     PipeHandler,
     Restarted,
-    nobody,
-    trust,
+    accept_every_frame,
+    knows_nobody,
 )
 from registry.mesh.memory.network import (
     MemoryNet,
@@ -68,8 +68,8 @@ class MemoryMesh:
         self,
         answer: Answerer,
         serve_pipe: PipeHandler,
-        judge: Judge = trust,  # noqa: ARG002 (nobody passes on what it heard, so nobody is to blame for it)
-        knows: Knows = nobody,  # noqa: ARG002 (there is room for everybody)
+        judge: Judge = accept_every_frame,  # noqa: ARG002 (nobody passes on what it heard, so nobody is to blame for it)
+        knows: Knows = knows_nobody,  # noqa: ARG002 (there is room for everybody)
     ) -> None:
         """Join the switchboard; peers that wait for this node are connected at once."""
         self._answer = answer
@@ -81,7 +81,7 @@ class MemoryMesh:
         """Leave the switchboard and end everything that runs for peers."""
         self._running = False
         self._net.leave(self)
-        await self._crew.dismiss()
+        await self._crew.cancel_all()
         self._inbox.close()
 
     def fail(self) -> None:
@@ -105,7 +105,7 @@ class MemoryMesh:
 
     def take_question(self, asker: PeerId, question: bytes) -> "asyncio.Task[bytes]":
         """Start answering a peer."""
-        return self._crew.spawn(self._answered(asker, question))
+        return self._crew.spawn(self._answer_question(asker, question))
 
     def take_pipe(self, pipe: MemoryPipe) -> None:
         """Start serving a peer's pipe, or cut it when too many are open."""
@@ -114,7 +114,7 @@ class MemoryMesh:
         except LimitReached:
             pipe.cut()
         else:
-            self._crew.spawn(self._served(pipe))
+            self._crew.spawn(self._serve_stream(pipe))
 
     def events(self) -> AsyncIterator[MeshEvent]:
         """Return the events in order, for one reader."""
@@ -233,13 +233,13 @@ class MemoryMesh:
             return Origin.BOOTSTRAP
         return Origin.RECORD if peer in map(peer_in, self._kept) else Origin.ASKED
 
-    async def _answered(self, asker: PeerId, question: bytes) -> bytes:
+    async def _answer_question(self, asker: PeerId, question: bytes) -> bytes:
         answer = await self._answer(asker, question)
         if len(answer) > MAX_ANSWER_BYTES:
             raise LimitReached(f"an answer has at most {MAX_ANSWER_BYTES} bytes")
         return answer
 
-    async def _served(self, pipe: MemoryPipe) -> None:
+    async def _serve_stream(self, pipe: MemoryPipe) -> None:
         try:
             await self._serve_pipe(pipe)
         finally:

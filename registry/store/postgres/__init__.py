@@ -119,7 +119,7 @@ class PostgresStore:
         last, more = b"", True
         while more:
             asked = self._owner(space), space.value, last, PAGE_BYTES
-            rows = self._shaped(await self._database.rows(_PAGE, asked), bytes, bytes)
+            rows = self._require_columns(await self._database.rows(_PAGE, asked), bytes, bytes)
             kept |= {key: value for key, value in rows}  # noqa: C416 (rows have any width to mypy)
             if len(kept) > MAX_VALUES:
                 raise StoreUnavailable(
@@ -153,7 +153,7 @@ class PostgresStore:
         A name that occurs twice takes one more round trip.
         """
         stands = [0.0] * len(counts)
-        for places in _apart(counts):
+        for places in _without_duplicates(counts):
             # Before, not after: a caller that sees a failure counts again.
             if self._rounds % PRUNE_EVERY == 0:
                 await self._database.rows(_PRUNE)
@@ -179,10 +179,10 @@ class PostgresStore:
         ]
         looked = [one.name.encode() for one in counts if not one.amount]
         answer = await self._database.rows(_COUNT, (*_columns(added, 4), looked or None))
-        rows = self._shaped(answer, bytes, float, float)
+        rows = self._require_columns(answer, bytes, float, float)
         return {name: (amount, now) for name, amount, now in rows}
 
-    def _shaped(self, rows: Sequence[Row], *kinds: type) -> Sequence[Row]:
+    def _require_columns(self, rows: Sequence[Row], *kinds: type) -> Sequence[Row]:
         """Return the rows if their columns are of these kinds; raise `StoreUnavailable` otherwise."""
         if not all(tuple(map(type, row)) == kinds for row in rows):
             raise StoreUnavailable(
@@ -196,7 +196,7 @@ def _columns(rows: Sequence[Row], width: int) -> Sequence[object]:
     return [list(column) for column in zip(*rows, strict=True)] or [None] * width
 
 
-def _apart(counts: Sequence[Count]) -> Iterable[Sequence[int]]:
+def _without_duplicates(counts: Sequence[Count]) -> Iterable[Sequence[int]]:
     """Return groups of places of counts, such that no name occurs twice in a group."""
     seen = Counter[str]()
     turns: list[list[int]] = []

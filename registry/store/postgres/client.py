@@ -87,7 +87,7 @@ class _Connection(psycopg.AsyncConnection[Row]):
             self.pgconn.finish()
             raise
 
-    def stirs(self) -> bool:
+    def has_input(self) -> bool:
         """Return whether an idle connection received something, which usually means that it was closed."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
@@ -163,7 +163,7 @@ class PostgresClient:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         held = self._connection
-        if held is not None and not held.closed and not held.stirs():
+        if held is not None and not held.closed and not held.has_input():
             return held
         self._give_up()
         made = await _Connection.connect(self._conninfo, autocommit=True, prepare_threshold=None)

@@ -14,10 +14,10 @@ from typing import Any
 from router.answer import Answer
 from router.dialects import Recognition
 from router.dialects.localai_grpc import media, request_mapping, vectors
-from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
+from router.dialects.localai_grpc.backend import METHODS, Backend, BackendRequest
 from router.dialects.localai_grpc.exchange import BackendJob
-from router.dialects.localai_grpc.files import sweep
-from router.dialects.localai_grpc.model_load import context_of, options
+from router.dialects.localai_grpc.files import remove_stale_folders
+from router.dialects.localai_grpc.model_load import context_of, model_options
 from router.dialects.localai_grpc.texts import MAPPING, Texts
 from router.dialects.localai_grpc.vectors import serve_store, wrong_length
 from router.dialects.localai_grpc.verbatim import CALLS, TemplateFailed, VerbatimTexts
@@ -59,11 +59,11 @@ ENDPOINTS: Mapping[str, str] = {
 SERVED: Mapping[Kind, Callable[[BackendJob], Coroutine[Any, Any, Answer]]] = {
     Kind.EMBEDDING: vectors.embed,
     Kind.RERANK: vectors.rank,
-    Kind.TOKENIZE: vectors.cut,
+    Kind.TOKENIZE: vectors.tokenize_text,
     Kind.IMAGE: media.generate,
     Kind.IMAGE_EDIT: media.edit,
-    Kind.TRANSCRIPTION: media.write_down,
-    Kind.TRANSLATION: media.write_down,
+    Kind.TRANSCRIPTION: media.transcribe,
+    Kind.TRANSLATION: media.transcribe,
     Kind.SPEECH: media.speak,
     Kind.SOUND: media.make_sound,
     **dict.fromkeys(STORES, serve_store),
@@ -78,7 +78,7 @@ class LocalAIGrpc:
         self._backend = Backend(links)
         self._texts = Texts(self._backend)
         self._own = VerbatimTexts(self._backend)
-        self._others = WholeAnswers(self._backend)
+        self._others = NonTextClient(self._backend)
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
@@ -99,7 +99,7 @@ class LocalAIGrpc:
                 yield await self._begun(request, name, errand, open_)
 
     async def _begun(
-        self, request: Request, name: str, errand: Errand, open_: AsyncExitStack
+        self, request: Request, name: str, errand: BackendRequest, open_: AsyncExitStack
     ) -> Answer:
         if (said := self._passed(request, errand.worker, *CALLS)) is not None:
             with suppress(TemplateFailed):
@@ -141,15 +141,15 @@ class LocalAIGrpc:
         return await self._backend.recognise(worker)
 
 
-class WholeAnswers:
+class NonTextClient:
     """Client that asks for everything except texts."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._fetcher = ImageFetcher(backend.settings)
-        sweep()
+        remove_stale_folders()
 
-    async def answer(self, request: Request, model: str, errand: Errand) -> Answer:
+    async def answer(self, request: Request, model: str, errand: BackendRequest) -> Answer:
         """Return the whole answer; raise a `WorkerError`. All calls that it takes share one timeout."""
         settings, own_model = self._backend.settings, errand.worker.own_model
         seconds, ask = settings.total_timeout, partial(self._ask, errand)
@@ -161,14 +161,14 @@ class WholeAnswers:
         except TimeoutError as error:
             raise WorkerTimeout("answer", seconds) from error
 
-    async def _ask(self, errand: Errand, call: str, fields: Mapping[str, object]) -> Any:
+    async def _ask(self, errand: BackendRequest, call: str, fields: Mapping[str, object]) -> Any:
         method = METHODS[call]
         message = method.asked(**fields)
         try:
             try:
                 return await errand.ask(method, message)
             except RpcFailed as failed:
-                if wrong_length(failed) or not await errand.mended(failed):
+                if wrong_length(failed) or not await errand.try_reload(failed):
                     raise
             return await errand.ask(method, message)
         except RpcFailed as failed:
@@ -177,7 +177,7 @@ class WholeAnswers:
 
 def check(worker: Worker) -> None:
     """Raise `WorkerFailed` if a worker's load options are not valid for a backend."""
-    options(worker)
+    model_options(worker)
 
 
 def create(links: Links) -> LocalAIGrpc:

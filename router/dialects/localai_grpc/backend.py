@@ -10,7 +10,7 @@ from typing import Any
 from registry.intake.shares import holding
 from router import worker_headers
 from router.dialects import ALIVE_SECONDS, Recognition
-from router.dialects.localai_grpc.model_load import Hold, ModelLoader
+from router.dialects.localai_grpc.model_load import ModelHold, ModelLoader
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnable
 from router.peers.links import Links
 from router.requests import Request
@@ -18,7 +18,7 @@ from router.rpc.call import Channels, Replies, metadata_to
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import LOCALAI, Method, methods_of
 from router.worker_description import WorkerDescription
-from router.worker_metrics import Figure, FigureValues, known
+from router.worker_metrics import Figure, FigureValues, valid_figures
 from router.workers import Worker
 
 METHODS = methods_of(LOCALAI)
@@ -34,13 +34,13 @@ class Backend:
         self.settings = links.settings
         self.deadlines = links.deadlines
         self.channels = Channels(links.settings, links.guard, links.deadlines)
-        links.also_close(self.channels.close)
+        links.on_close(self.channels.close)
         self._loader = ModelLoader(self.channels, links.crew, links.settings)
         self._lingering = links.lingering
         self._under_way: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def under_way(self, worker: Worker, request: Request) -> AsyncIterator["Errand"]:
+    async def under_way(self, worker: Worker, request: Request) -> AsyncIterator["BackendRequest"]:
         """Have the model loaded if the worker has load options, and yield the request's errand; raise a `WorkerError`.
 
         The backend counts as having a request in flight. If the request is left before its end, the backend is noted as perhaps
@@ -49,17 +49,17 @@ class Backend:
         said = metadata_to(worker, request)
         with holding(self._under_way, worker.api):
             async with self._loader.held(worker, said) as hold:
-                errand = Errand(self.channels, self._loader, hold)
+                errand = BackendRequest(self.channels, self._loader, hold)
                 try:
                     yield errand
                 finally:
                     if errand.left:
-                        self._lingering.note(worker.service, partial(self._free, errand))
+                        self._lingering.note(worker.service, partial(self._wait_until_idle, errand))
 
-    def _at_work(self, api: str) -> bool:
+    def _is_busy(self, api: str) -> bool:
         return api in self._under_way or self._loader.busy(api)
 
-    async def _free(self, errand: "Errand") -> None:
+    async def _wait_until_idle(self, errand: "BackendRequest") -> None:
         """Return once a backend answers a health check, which many do only when they are idle."""
         health = METHODS["Health"]
         try:
@@ -71,12 +71,12 @@ class Backend:
         """Make an RPC without fields; return `None` for no answer in time; raise `RpcFailed` or `WorkerFailed`."""
         method = METHODS[name]
         headers = worker_headers.read(worker)
-        return await self.channels.glance(worker.api, method, method.asked(), headers)
+        return await self.channels.send_probe(worker.api, method, method.asked(), headers)
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for a backend's health; one with calls in flight may be silent, so it only has to greet a new connection."""
-        if self._at_work(worker.api):
-            return await self.channels.greets(worker.api)
+        if self._is_busy(worker.api):
+            return await self.channels.can_connect_grpc(worker.api)
         try:
             told = await self._glance(worker, "Health")
         except WorkerFailed:
@@ -120,7 +120,7 @@ class Backend:
 
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Ask how fast a backend wrote its last answer. One with calls in flight would answer only after them."""
-        if self._at_work(worker.api):
+        if self._is_busy(worker.api):
             return {}
         try:
             told = await self._glance(worker, "GetMetrics")
@@ -130,7 +130,7 @@ class Backend:
             return None if failed.code == "UNIMPLEMENTED" else {}
         if told is None:
             return {}
-        return known(
+        return valid_figures(
             {
                 Figure.SPEED: told.tokens_per_second,
                 Figure.READ: told.prompt_tokens_processed,
@@ -154,19 +154,19 @@ class Backend:
             return Recognition(
                 asked, f"{cleaned(told.message.decode(errors='replace'))!r}", described
             )
-        if self._at_work(worker.api) and await self.channels.greets(worker.api):
+        if self._is_busy(worker.api) and await self.channels.can_connect_grpc(worker.api):
             return Recognition(asked, "none yet: it is busy with a request of this node", described)
         return Recognition(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
 
 
-class Errand:
-    """One request to a backend; `said` is the metadata of its calls, and `left` tells that a call was abandoned."""
+class BackendRequest:
+    """One request to a backend; `metadata` is the metadata of its calls, and `abandoned` tells that a call was abandoned."""
 
-    def __init__(self, channels: Channels, loader: ModelLoader, hold: Hold) -> None:
+    def __init__(self, channels: Channels, loader: ModelLoader, hold: ModelHold) -> None:
         self._channels = channels
         self._loader = loader
         self._hold = hold
-        self._heard = False
+        self._has_reply = False
         self.worker = hold.worker
         self.said = hold.said
         self.left = False
@@ -183,9 +183,9 @@ class Errand:
             raise
         if isinstance(told, _RESULT) and not told.success:
             failed = RpcFailed("OK", told.message)
-            failed.hide(message.SerializeToString(), self.said.values())
+            failed.redact(message.SerializeToString(), self.said.values())
             raise failed
-        self._heard = True
+        self._has_reply = True
         return told
 
     @asynccontextmanager
@@ -196,8 +196,8 @@ class Errand:
                 yield replies
             finally:
                 self.left = self.left or not replies.over
-                self._heard = self._heard or replies.began
+                self._has_reply = self._has_reply or replies.began
 
-    async def mended(self, failed: RpcFailed) -> bool:
+    async def try_reload(self, failed: RpcFailed) -> bool:
         """Return whether to ask again after a failure: the backend has answered nothing yet and has reloaded its model."""
-        return not self._heard and await self._loader.mended(self._hold, failed)
+        return not self._has_reply and await self._loader.try_reload(self._hold, failed)

@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any
 
 from router.answer import Answer, complete_answer
-from router.canonical.values import HasOthers, dropped
+from router.canonical.values import WithOtherFields, dropped_names
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
 from router.requests import Request
@@ -35,7 +35,7 @@ class BackendJob:
     voices: str = ""
 
 
-def answer_of(
+def backend_answer(
     body: bytes,
     content_type: str = JSON,
     *,
@@ -50,12 +50,12 @@ def answer_of(
     return answer
 
 
-def unheard(asked: HasOthers, **said: object) -> list[str]:
+def ignored_parameters(asked: WithOtherFields, **said: object) -> list[str]:
     """Return the parameters without effect: those of `said` that the caller set, and all fields that were not read."""
-    return [*sorted(name for name, value in said.items() if value), *dropped(asked)]
+    return [*sorted(name for name, value in said.items() if value), *dropped_names(asked)]
 
 
-def estimated(*texts: str) -> Usage:
+def estimate_usage(*texts: str) -> Usage:
     """Estimate the tokens of texts, which the backend does not report."""
     size = sum(len(text.encode(errors="replace")) for text in texts)
     return Usage(estimated_tokens(size), 0, estimated=True)

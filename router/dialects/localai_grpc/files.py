@@ -53,7 +53,7 @@ class Folder:
 
 
 @asynccontextmanager
-async def folder() -> AsyncIterator[Folder]:
+async def shared_folder() -> AsyncIterator[Folder]:
     """Make a folder, and finally remove it with its contents; raise `WorkerFailed` if none can be made."""
     try:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -61,7 +61,7 @@ async def folder() -> AsyncIterator[Folder]:
     except OSError as error:
         raise WorkerFailed(f"{_NO_FILE}: {error.strerror}") from error
     try:
-        # On a file system without locks, `sweep` removes nothing either.
+        # On a file system without locks, `remove_stale_folders` removes nothing either.
         with suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield Folder(path)
@@ -71,7 +71,7 @@ async def folder() -> AsyncIterator[Folder]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep() -> None:
+def remove_stale_folders() -> None:
     """Remove the folders that this user's ended processes left."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:

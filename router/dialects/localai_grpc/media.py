@@ -12,23 +12,28 @@ from router.answer import Answer
 from router.canonical import audio, image
 from router.canonical.audio import AudioFormat
 from router.canonical.image import SHAPING, Edit, Image
-from router.canonical.values import text, whole
-from router.dialects.localai_grpc.exchange import NAME, BackendJob, answer_of, unheard
-from router.dialects.localai_grpc.files import Folder, folder
+from router.canonical.values import read_integer, read_text
+from router.dialects.localai_grpc.exchange import (
+    NAME,
+    BackendJob,
+    backend_answer,
+    ignored_parameters,
+)
+from router.dialects.localai_grpc.files import Folder, shared_folder
 from router.dialects.localai_grpc.request_mapping import MOST_SEED
 from router.errors import WorkerFailed, WorkerUnable
 from router.openai.media_type import type_of
 from router.openai.result_writer import Segment, write_images, write_transcript
 from router.openai.text_writer import refused
-from router.translate.request import checked, refuse
+from router.translate.request import read_or_reject, refuse_unread_fields
 
 _MADE = "made.wav"
 
 
 async def speak(job: BackendJob) -> Answer:
     """Convert a text to speech."""
-    asked = checked(audio.read_speech, job.request)
-    refuse(NAME, asked, audio.SPEECH_SHAPING)
+    asked = read_or_reject(audio.read_speech, job.request)
+    refuse_unread_fields(NAME, asked, audio.SPEECH_SHAPING)
     said = {
         "text": asked.text,
         "model": job.own_model,
@@ -36,14 +41,14 @@ async def speak(job: BackendJob) -> Answer:
     }
     if asked.language:
         said["language"] = asked.language
-    missing = unheard(asked, speed=asked.speed)
+    missing = ignored_parameters(asked, speed=asked.speed)
     return await _sound_made(job, "TTS", said, asked.format, missing)
 
 
 async def make_sound(job: BackendJob) -> Answer:
     """Generate a sound from a description."""
-    asked = checked(audio.read_sound, job.request)
-    refuse(NAME, asked, audio.SPEECH_SHAPING)
+    asked = read_or_reject(audio.read_sound, job.request)
+    refuse_unread_fields(NAME, asked, audio.SPEECH_SHAPING)
     optional = {
         "duration": asked.seconds,
         "temperature": asked.influence,
@@ -52,30 +57,30 @@ async def make_sound(job: BackendJob) -> Answer:
     }
     given = {name: value for name, value in optional.items() if value is not None}
     said = {"text": asked.text, "model": job.own_model, **given}
-    missing = unheard(asked)
+    missing = ignored_parameters(asked)
     heard = ["src"] if asked.source else []
     if not asked.source:
         return await _sound_made(job, "SoundGeneration", said, asked.format, missing)
-    async with folder() as shared:
+    async with shared_folder() as shared:
         path = await shared.put(f"source{type_of(asked.source).ending}", asked.source)
         return await _sound_made(
             job, "SoundGeneration", {**said, "src": path}, asked.format, missing, heard
         )
 
 
-async def write_down(job: BackendJob) -> Answer:
+async def transcribe(job: BackendJob) -> Answer:
     """Transcribe or translate a recording."""
-    asked = checked(audio.read_transcription, job.request)
-    refuse(NAME, asked, audio.TRANSCRIPTION_SHAPING)
+    asked = read_or_reject(audio.read_transcription, job.request)
+    refuse_unread_fields(NAME, asked, audio.TRANSCRIPTION_SHAPING)
     if asked.words:
         name = "timestamp_granularities"
         raise WorkerUnable(f"{NAME} reports times of segments, not of words", param=name)
-    async with folder() as shared:
+    async with shared_folder() as shared:
         path = await shared.put(f"heard{type_of(asked.audio).ending}", asked.audio)
         # The field `dst` is the path of the recording.
         said = {"dst": path, "language": asked.language, "translate": asked.translate}
         told = await job.ask("AudioTranscription", said)
-    unit = unit_of(max((one.end for one in told.segments), default=0))
+    unit = time_unit(max((one.end for one in told.segments), default=0))
     segments = [
         Segment(one.start * unit, one.end * unit, one.text, tuple(one.tokens))
         for one in told.segments
@@ -83,8 +88,8 @@ async def write_down(job: BackendJob) -> Answer:
     text = told.text or "".join(one.text for one in segments)
     content_type, body = write_transcript(asked, text.strip(), segments)
     # A temperature of 0 is the default.
-    missing = unheard(asked, prompt=asked.prompt, temperature=asked.temperature)
-    return answer_of(body, content_type, unheard=missing)
+    missing = ignored_parameters(asked, prompt=asked.prompt, temperature=asked.temperature)
+    return backend_answer(body, content_type, unheard=missing)
 
 
 def voice_of(name: str, directory: str) -> str:
@@ -106,7 +111,7 @@ def voice_of(name: str, directory: str) -> str:
     return name
 
 
-def unit_of(end: int) -> float:
+def time_unit(end: int) -> float:
     """Return the unit, in seconds, of the times of a recording that ends at `end`.
 
     The protocol names no unit. LocalAI's own backend counts nanoseconds, others milliseconds or seconds. Recordings are assumed
@@ -128,14 +133,14 @@ async def _sound_made(
 ) -> Answer:
     if wanted not in (None, "wav"):
         raise WorkerUnable(f"{NAME} returns wav, not {wanted}", param="response_format")
-    async with folder() as shared:
+    async with shared_folder() as shared:
         await job.ask(call, {**said, "dst": shared.place(_MADE)})
         made = await shared.take(_MADE)
     found = type_of(made).media
     # Some backends choose the format themselves, which is accepted if the caller named none.
     if not found.startswith("audio/") or (wanted and found != "audio/wav"):
         raise WorkerFailed("the worker's sound does not have the requested format")
-    return answer_of(made, found, unheard=missing, heard=heard)
+    return backend_answer(made, found, unheard=missing, heard=heard)
 
 
 USUAL_SIDE = 512
@@ -153,18 +158,18 @@ OWN = frozenset({"mode", "clip_skip", "enable_parameters"})
 
 async def generate(job: BackendJob) -> Answer:
     """Generate images from a description."""
-    asked = checked(image.read, job.request)
-    refuse(NAME, asked, SHAPING)
-    async with folder() as shared:
+    asked = read_or_reject(image.read, job.request)
+    refuse_unread_fields(NAME, asked, SHAPING)
+    async with shared_folder() as shared:
         return await _image_made(job, asked, shared, source="")
 
 
 async def edit(job: BackendJob) -> Answer:
     """Generate images from a description and another image."""
-    asked = checked(image.read_edit, job.request)
-    refuse(NAME, asked.image, SHAPING)
+    asked = read_or_reject(image.read_edit, job.request)
+    refuse_unread_fields(NAME, asked.image, SHAPING)
     source = await _source(job, asked)
-    async with folder() as shared:
+    async with shared_folder() as shared:
         path = await shared.put(f"source{type_of(source).ending}", source)
         return await _image_made(job, asked.image, shared, source=path)
 
@@ -182,18 +187,18 @@ async def _source(job: BackendJob, asked: Edit) -> bytes:
     return source
 
 
-def own_words(others: Mapping[str, object]) -> Mapping[str, object]:
+def localai_parameters(others: Mapping[str, object]) -> Mapping[str, object]:
     """Return the parameters of LocalAI's own, by the names of its fields; raise `BadRequest`."""
     said = {
-        "mode": whole(others, "mode", 0, 2**31 - 1),
-        "CLIPSkip": whole(others, "clip_skip", 0, 2**31 - 1),
-        "EnableParameters": text(others, "enable_parameters", MAX_PARAMETERS),
+        "mode": read_integer(others, "mode", 0, 2**31 - 1),
+        "CLIPSkip": read_integer(others, "clip_skip", 0, 2**31 - 1),
+        "EnableParameters": read_text(others, "enable_parameters", MAX_PARAMETERS),
     }
     return {name: value for name, value in said.items() if value}
 
 
 async def _image_made(job: BackendJob, asked: Image, shared: Folder, *, source: str) -> Answer:
-    own = checked(own_words, asked.others)
+    own = read_or_reject(localai_parameters, asked.others)
     first = randrange(1, MOST_SEED) if asked.seed is None else asked.seed  # noqa: S311 (it guards nothing)
     images: list[bytes] = []
     for number in range(asked.n):
@@ -219,5 +224,5 @@ async def _image_made(job: BackendJob, asked: Image, shared: Folder, *, source: 
     heard = sorted(OWN & set(asked.others))
     # A greater seed is changed to one that the backend takes.
     changed = (asked.seed or 0) > MOST_SEED
-    missing = [name for name in unheard(asked, seed=changed) if name not in heard]
-    return answer_of(body, unheard=missing, heard=heard)
+    missing = [name for name in ignored_parameters(asked, seed=changed) if name not in heard]
+    return backend_answer(body, unheard=missing, heard=heard)

@@ -82,15 +82,15 @@ class _Process:
         return self.users > 0 or self.loading or self.turn.locked()
 
 
-class Hold:
-    """A model that stays loaded as long as a request needs it; see `ModelLoader.held`."""
+class ModelHold:
+    """A model that stays loaded as long as a request needs it; see `ModelLoader.hold_model`."""
 
     def __init__(self, process: _Process, worker: Worker, said: Mapping[str, str]) -> None:
         self.worker = worker
         self.said = said
         self.wanted: _Load = (worker.own_model, worker.load)
         self.loads = 0
-        self.mended = False
+        self.reloaded = False
         self._process = process
         self._inside = False
 
@@ -131,40 +131,40 @@ class ModelLoader:
         return process is not None and process.loading
 
     @asynccontextmanager
-    async def held(self, worker: Worker, said: Mapping[str, str]) -> AsyncIterator[Hold]:
+    async def held(self, worker: Worker, said: Mapping[str, str]) -> AsyncIterator[ModelHold]:
         """Have a worker's model loaded, and keep it loaded while this context is open; raise a `WorkerError`.
 
         A request for another model at the same backend waits until the running ones have finished, then has its own loaded.
         """
         process = self._process(worker.api)
-        hold = Hold(process, worker, said)
+        hold = ModelHold(process, worker, said)
         if process.loading:
             raise WorkerLoading
         try:
             async with self._turn(process):
-                await self._fit(process, hold)
+                await self._ensure_loaded(process, hold)
             yield hold
         finally:
             hold.leave()
-        if hold.mended:
+        if hold.reloaded:
             # The reload helped, so it may be tried again: only loads that do not help are not repeated.
             process.tried.discard(hold.wanted)
 
-    async def mended(self, hold: Hold, failed: RpcFailed) -> bool:
+    async def try_reload(self, hold: ModelHold, failed: RpcFailed) -> bool:
         """Return whether a failed request should be sent again because its model was reloaded; raise a `WorkerError`.
 
         An error's text is no evidence that no model is loaded: each connection gets one more load for each model.
         """
         process, worker = self._process(hold.worker.api), hold.worker
-        if not worker.load or failed.code in _NOT_MENDED or hold.mended:
+        if not worker.load or failed.code in _NOT_MENDED or hold.reloaded:
             return False
-        if failed.code == "UNAVAILABLE" and not await self._stands(process, hold):
+        if failed.code == "UNAVAILABLE" and not await self._is_same_connection(process, hold):
             # A backend that hung up may have died of the request.
             return False
-        if not await self._may_help(process, hold):
+        if not await self._may_reload_help(process, hold):
             return False
         hold.leave()
-        hold.mended = True
+        hold.reloaded = True
         async with self._turn(process):
             if process.loads == hold.loads and hold.wanted not in process.tried:
                 if not process.users and not process.shared.enter():
@@ -174,7 +174,7 @@ class ModelLoader:
                 process.tried.add(hold.wanted)
                 process.loaded, process.record = None, process.shared.write()
             before = hold.loads
-            await self._fit(process, hold)
+            await self._ensure_loaded(process, hold)
         return process.loads != before
 
     def _process(self, api: str) -> _Process:
@@ -192,33 +192,33 @@ class ModelLoader:
             async with asyncio.timeout(self._settings.queue_timeout):
                 await process.turn.acquire()
         except TimeoutError as error:
-            raise (WorkerLoading() if process.loading else _taken()) from error
+            raise (WorkerLoading() if process.loading else _busy_error()) from error
         try:
             yield
         finally:
             process.turn.release()
 
-    async def _fit(self, process: _Process, hold: Hold) -> None:
+    async def _ensure_loaded(self, process: _Process, hold: ModelHold) -> None:
         """Have the model that a request wants loaded, and let the request in."""
         if process.loading:
             raise WorkerLoading
         try:
             for _ in range(_ROUNDS):
-                await self._look(process, hold)
-                if _fits(process.loaded, hold):
+                await self._refresh_loaded(process, hold)
+                if _is_wanted(process.loaded, hold):
                     hold.enter()
                     return
                 if not hold.worker.load:
                     raise WorkerFailed("this node loaded another model at the worker's address")
-                await self._alone(process)
-                if await self._taken_alone(process, hold):
+                await self._wait_until_unused(process)
+                if await self._lock_exclusively(process, hold):
                     await self._load(process, hold)
         finally:
             if not process.users and not process.loading:
                 process.shared.leave()
-        raise _taken()
+        raise _busy_error()
 
-    async def _look(self, process: _Process, hold: Hold) -> None:
+    async def _refresh_loaded(self, process: _Process, hold: ModelHold) -> None:
         """Find out what is loaded: a new connection may lead to a new backend process, and other local processes load too."""
         connection = await self._channels.connection(hold.worker.api)
         if connection is not process.connection:
@@ -234,7 +234,7 @@ class ModelLoader:
             process.loaded = (told.model, told.load) if known else None
             process.record = told.id
 
-    async def _taken_alone(self, process: _Process, hold: Hold) -> bool:
+    async def _lock_exclusively(self, process: _Process, hold: ModelHold) -> bool:
         """Take the exclusive lock and return true; return false if another process already uses the wanted model there."""
         until = time.monotonic() + self._settings.queue_timeout
         while not process.shared.take():
@@ -245,30 +245,30 @@ class ModelLoader:
                     return False
                 process.shared.leave()
             if time.monotonic() > until:
-                raise _taken()
+                raise _busy_error()
             await asyncio.sleep(_POLL)
         return True
 
-    async def _alone(self, process: _Process) -> None:
+    async def _wait_until_unused(self, process: _Process) -> None:
         """Wait until no request of this process is there; raise `WorkerBusy`."""
         try:
             async with asyncio.timeout(self._settings.queue_timeout):
                 while process.users:
                     await process.left.wait()
         except TimeoutError as error:
-            raise _taken() from error
+            raise _busy_error() from error
 
-    async def _load(self, process: _Process, hold: Hold) -> None:
-        message = options(hold.worker)
+    async def _load(self, process: _Process, hold: ModelHold) -> None:
+        message = model_options(hold.worker)
         process.loading, process.loaded, process.record = True, None, process.shared.write()
         # The first request may be cancelled or time out: the load goes on for the others.
-        failed = await asyncio.shield(self._crew.spawn(self._loads(process, hold, message)))
+        failed = await asyncio.shield(self._crew.spawn(self._run_load(process, hold, message)))
         if failed is not None:
             raise failed
 
-    async def _loads(self, process: _Process, hold: Hold, message: Any) -> _Outcome:
+    async def _run_load(self, process: _Process, hold: ModelHold, message: Any) -> _Outcome:
         try:
-            failed = await self._told_to(hold, message)
+            failed = await self._send_load(hold, message)
             if failed is None:
                 process.loaded = hold.wanted
                 process.record = process.shared.write(*hold.wanted, time.time())
@@ -278,7 +278,7 @@ class ModelLoader:
             process.loading = False
             process.shared.leave()
 
-    async def _told_to(self, hold: Hold, message: Any) -> _Outcome:
+    async def _send_load(self, hold: ModelHold, message: Any) -> _Outcome:
         api, within = hold.worker.api, self._settings.total_timeout
         try:
             told = await self._channels.ask(api, _LOAD, message, hold.said, within=within)
@@ -290,14 +290,14 @@ class ModelLoader:
             return None
         return RpcFailed("OK", told.message).as_error("LoadModel")
 
-    async def _stands(self, process: _Process, hold: Hold) -> bool:
+    async def _is_same_connection(self, process: _Process, hold: ModelHold) -> bool:
         """Return whether the connection is still the one over which a request failed."""
         try:
             return await self._channels.connection(hold.worker.api) is process.connection
         except WorkerError:
             return False
 
-    async def _may_help(self, process: _Process, hold: Hold) -> bool:
+    async def _may_reload_help(self, process: _Process, hold: ModelHold) -> bool:
         """Return whether to load again, or to wait for a load under way; not for a backend that is gone or has its model."""
         if process.loads != hold.loads or process.loaded is None:
             return True
@@ -306,29 +306,29 @@ class ModelLoader:
         health, status = _METHODS["Health"], _METHODS["Status"]
         api, said = hold.worker.api, hold.said
         try:
-            await self._channels.glance(api, health, health.asked(), said)
+            await self._channels.send_probe(api, health, health.asked(), said)
         except RpcFailed as failed:
             if failed.code == "UNAVAILABLE":
                 return False
         try:
-            told = await self._channels.glance(api, status, status.asked(), said)
+            told = await self._channels.send_probe(api, status, status.asked(), said)
         except RpcFailed:
             return True
         return told is None or told.state not in (_BUSY, _READY)
 
 
-def _taken() -> WorkerBusy:
+def _busy_error() -> WorkerBusy:
     return WorkerBusy("the worker's process is busy with another model")
 
 
-def _fits(loaded: _Load | None, hold: Hold) -> bool:
+def _is_wanted(loaded: _Load | None, hold: ModelHold) -> bool:
     """Return whether the loaded model is the wanted one; a worker without load options accepts its model as it is."""
     if hold.worker.load:
         return loaded == hold.wanted
     return loaded is None or loaded[0] == hold.wanted[0]
 
 
-def options(worker: Worker) -> Any:
+def model_options(worker: Worker) -> Any:
     """Return a worker's options as `ModelOptions`, ignoring case, `_` and `-` in names; raise `WorkerFailed` for any other."""
     message = _LOAD.asked()
     fields = {_plain(name): name for name in _LOAD.asked.DESCRIPTOR.fields_by_name}

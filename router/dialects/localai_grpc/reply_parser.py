@@ -11,7 +11,7 @@ from router.errors import WorkerFailed
 from router.openai.text_writer import Reason
 from router.openai.usage import Usage
 from router.select.fitness import estimated_tokens
-from router.translate.text import OutputPiece, read_by
+from router.translate.text import OutputPiece, estimate_prompt_tokens
 
 COUNTABLE = 1_000_000
 """Characters of the longest text whose tokens a backend is asked to count."""
@@ -67,7 +67,7 @@ class ReplyTexts:
         if self._prompt:
             return Usage(self._prompt, self._tokens.count)
         # An estimate reads the whole request, which costs too much to be done for each reply.
-        self._guess = self._guess or read_by(self._asked, self._choice)
+        self._guess = self._guess or estimate_prompt_tokens(self._asked, self._choice)
         return Usage(self._guess, self._tokens.count, estimated=True)
 
     def _reason(self) -> Reason:
@@ -82,7 +82,9 @@ def reason(limit: object, written: int) -> Reason:
     return "length" if isinstance(limit, int) and 0 < limit <= written else "stop"
 
 
-def whole(asked: TextRequest, choice: int, body: Mapping[str, object], reply: Any) -> OutputPiece:
+def parse_reply(
+    asked: TextRequest, choice: int, body: Mapping[str, object], reply: Any
+) -> OutputPiece:
     """Read the one reply for a choice; raise `WorkerFailed` if it must be JSON and is not."""
     replies = ReplyTexts(asked, choice, body)
     said, end = replies.read(asked, reply), replies.read(asked, None)

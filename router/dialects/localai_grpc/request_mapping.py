@@ -18,7 +18,7 @@ import orjson
 
 from router.canonical import values
 from router.canonical.text import Sampling, TextRequest
-from router.canonical.values import flag, number, text, whole
+from router.canonical.values import read_flag, read_integer, read_number, read_text
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
 from router.requests import Kind
@@ -32,20 +32,20 @@ MAX_GRAMMAR = 256 * 1024
 _MOST = 2**31 - 1
 
 _READ: Mapping[str, tuple[str, Callable[[Mapping[str, object], str], object]]] = {
-    "grammar": ("Grammar", lambda fields, name: text(fields, name, MAX_GRAMMAR)),
-    "ignore_eos": ("IgnoreEOS", flag),
-    "mirostat": ("Mirostat", lambda fields, name: whole(fields, name, 0, 2)),
-    "mirostat_eta": ("MirostatETA", lambda fields, name: number(fields, name, 0, 1)),
-    "mirostat_tau": ("MirostatTAU", lambda fields, name: number(fields, name, 0, 100)),
-    "n_keep": ("NKeep", lambda fields, name: whole(fields, name, -1, _MOST)),
-    "repeat_last_n": ("Repeat", lambda fields, name: whole(fields, name, -1, _MOST)),
+    "grammar": ("Grammar", lambda fields, name: read_text(fields, name, MAX_GRAMMAR)),
+    "ignore_eos": ("IgnoreEOS", read_flag),
+    "mirostat": ("Mirostat", lambda fields, name: read_integer(fields, name, 0, 2)),
+    "mirostat_eta": ("MirostatETA", lambda fields, name: read_number(fields, name, 0, 1)),
+    "mirostat_tau": ("MirostatTAU", lambda fields, name: read_number(fields, name, 0, 100)),
+    "n_keep": ("NKeep", lambda fields, name: read_integer(fields, name, -1, _MOST)),
+    "repeat_last_n": ("Repeat", lambda fields, name: read_integer(fields, name, -1, _MOST)),
 }
 
 LLAMA_CPP_NAMES = frozenset(_READ)
 """The fields of llama.cpp's server that are read here."""
 
 
-def llama_cpp_words(others: Mapping[str, object]) -> dict[str, object]:
+def llama_cpp_fields(others: Mapping[str, object]) -> dict[str, object]:
     """Translate llama.cpp's parameters to fields of `PredictOptions`; raise `WorkerRejected` for a wrong value."""
     try:
         return {
@@ -188,7 +188,7 @@ def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     said: dict[str, object] = _sampling(asked)
     if (bias := _bias(others.pop("logit_bias", None))) is not None:
         said["LogitBias"] = bias
-    said |= llama_cpp_words(others)
+    said |= llama_cpp_fields(others)
     others = {name: value for name, value in others.items() if name not in LLAMA_CPP_NAMES}
     if asked.schema is not None:
         if "Grammar" in said:
@@ -203,17 +203,17 @@ def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     return MappedRequest(
         STREAM if streamed else PREDICT,
         tuple(body | said | _seeded(asked, choice) for choice, body in enumerate(bodies)),
-        (*unheard, *values.dropped(replace(asked, others=others))),
+        (*unheard, *values.dropped_names(replace(asked, others=others))),
         streamed,
     )
 
 
-def templated(body: Mapping[str, object]) -> bool:
+def uses_own_template(body: Mapping[str, object]) -> bool:
     """Return whether the worker is to render the chat by its own template."""
     return body.get("UseTokenizerTemplate") is True
 
 
-def rendered_here(
+def render_chat(
     asked: TextRequest, body: Mapping[str, object], template: Template
 ) -> tuple[TextRequest, Mapping[str, object]]:
     """Return the request and the body of a chat rendered as one text, which stops where another message would begin."""

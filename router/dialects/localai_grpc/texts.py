@@ -14,17 +14,17 @@ from registry.bounded import put_newest
 from router.answer import Answer, Route
 from router.canonical.text import TextRequest
 from router.dialects.localai_grpc import reply_parser, request_mapping
-from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
+from router.dialects.localai_grpc.backend import METHODS, Backend, BackendRequest
 from router.dialects.localai_grpc.reply_parser import COUNTABLE
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
-from router.http.translator import at_once, form_of
+from router.http.translator import complete_text_answer, text_form
 from router.openai.text_writer import DONE, Event, TextForm
 from router.openai.usage import Usage
 from router.requests import Kind, Request
 from router.rpc.call import Channels, Replies
 from router.rpc.failures import RpcFailed
 from router.translate.request import MappedRequest, RequestMapping
-from router.translate.text import ChoiceReader, in_one_piece, read_by
+from router.translate.text import ChoiceReader, estimate_prompt_tokens, in_one_piece
 from router.workers import Worker
 
 AGAIN = 600.0
@@ -42,7 +42,7 @@ class TokenCounter:
         self._cannot: dict[str, float] = {}
 
     async def spent(
-        self, errand: Errand, asked: TextRequest, choice: int, text: str
+        self, errand: BackendRequest, asked: TextRequest, choice: int, text: str
     ) -> Usage | None:
         """Return the usage of one choice, `None` if it cannot be counted. A chat's prompt, made by a template, is estimated."""
         written = await self._tokens(errand, text)
@@ -52,9 +52,9 @@ class TokenCounter:
             read = await self._tokens(errand, asked.prompts[choice // asked.n])
             if read is not None:
                 return Usage(read, written)
-        return Usage(read_by(asked, choice), written, estimated=True)
+        return Usage(estimate_prompt_tokens(asked, choice), written, estimated=True)
 
-    async def _tokens(self, errand: Errand, text: str) -> int | None:
+    async def _tokens(self, errand: BackendRequest, text: str) -> int | None:
         api, now = errand.worker.api, time.monotonic()
         if now - self._cannot.get(api, -AGAIN) < AGAIN or len(text) > COUNTABLE:
             return None
@@ -62,7 +62,7 @@ class TokenCounter:
             return 0
         try:
             message = _TOKENIZE.asked(Prompt=text)
-            told = await self._channels.glance(api, _TOKENIZE, message, errand.said)
+            told = await self._channels.send_probe(api, _TOKENIZE, message, errand.said)
         except RpcFailed:
             told = None
         count = max(told.length, len(told.tokens)) if told is not None else 0
@@ -96,7 +96,7 @@ Ask = Callable[[TextRequest, Body], Awaitable[_T]]
 class _PendingText:
     """One request in progress."""
 
-    errand: Errand
+    errand: BackendRequest
     asked: TextRequest
     mapped: MappedRequest
     form: TextForm
@@ -112,10 +112,12 @@ class Texts:
         self._failing: dict[str, float] = {}
 
     @asynccontextmanager
-    async def answer(self, request: Request, model: str, errand: Errand) -> AsyncIterator[Answer]:
+    async def answer(
+        self, request: Request, model: str, errand: BackendRequest
+    ) -> AsyncIterator[Answer]:
         """Send the request; entering waits for the first byte and raises a `WorkerError` until then."""
         asked, mapped = MAPPING.read(request, errand.worker)
-        pending = _PendingText(errand, asked, mapped, form_of(request, model))
+        pending = _PendingText(errand, asked, mapped, text_form(request, model))
         async with self._stream(pending) if mapped.streamed else self._whole(pending) as answer:
             answer.headers = mapped.headers
             answer.hides_usage = answer.streamed and not asked.include_usage
@@ -132,7 +134,7 @@ class Texts:
             async def ask(asked: TextRequest, body: Body, number: int = number) -> list[Event]:
                 errand = pending.errand
                 reply = await errand.ask(METHODS[request_mapping.PREDICT], _message(body))
-                said = reply_parser.whole(asked, number, body, reply)
+                said = reply_parser.parse_reply(asked, number, body, reply)
                 if said.usage is None:
                     spent = await self.counter.spent(errand, asked, number, said.text)
                     if spent is not None:
@@ -140,15 +142,15 @@ class Texts:
                         said = replace(said, usage=spent, reason=ended)
                 return in_one_piece(asked, number, said)
 
-            events += await self.reliably(pending, number, ask)
+            events += await self.ask_with_retries(pending, number, ask)
         said = [event for event in events if not isinstance(event, Usage)]
-        yield at_once(pending.asked, pending.form, [*said, _sum(events)])
+        yield complete_text_answer(pending.asked, pending.form, [*said, _sum(events)])
 
     @asynccontextmanager
     async def _stream(self, pending: _PendingText) -> AsyncIterator[Answer]:
-        stream = _Stream(self, pending)
+        stream = _ChoiceStream(self, pending)
         try:
-            first = pending.form.opening() + await self._begun(stream)
+            first = pending.form.opening() + await self._read_first_events(stream)
             rest = stream.rest()
             answer = Answer(200, "text/event-stream", first, rest, Route.LOCAL)
             try:
@@ -159,7 +161,7 @@ class Texts:
         finally:
             await stream.close()
 
-    async def _begun(self, stream: "_Stream") -> bytes:
+    async def _read_first_events(self, stream: "_ChoiceStream") -> bytes:
         # Replies may come for ever without any text.
         seconds = self._settings.first_byte_timeout
         try:
@@ -168,26 +170,26 @@ class Texts:
         except TimeoutError as error:
             raise WorkerTimeout("first byte", seconds) from error
 
-    async def reliably(self, pending: _PendingText, number: int, ask: Ask[_T]) -> _T:
+    async def ask_with_retries(self, pending: _PendingText, number: int, ask: Ask[_T]) -> _T:
         """Ask for one choice: with the node's template if the worker's failed, and again if its model was reloaded."""
         errand = pending.errand
         said = pending.asked, pending.mapped.bodies[number]
-        own = request_mapping.templated(said[1]) and self.template_works(errand.worker)
-        if request_mapping.templated(said[1]) and not own:
-            said = request_mapping.rendered_here(*said, errand.worker.template)
+        own = request_mapping.uses_own_template(said[1]) and self.template_works(errand.worker)
+        if request_mapping.uses_own_template(said[1]) and not own:
+            said = request_mapping.render_chat(*said, errand.worker.template)
         asked, body = said
         while True:
             try:
                 told = await ask(asked, body)
             except RpcFailed as failed:
-                if failed.code == "UNKNOWN" and request_mapping.templated(body):
-                    asked, body = request_mapping.rendered_here(asked, body, errand.worker.template)
-                elif await errand.mended(failed):
+                if failed.code == "UNKNOWN" and request_mapping.uses_own_template(body):
+                    asked, body = request_mapping.render_chat(asked, body, errand.worker.template)
+                elif await errand.try_reload(failed):
                     asked, body = said
                 else:
                     raise failed.as_error(pending.mapped.path) from failed
             else:
-                if own and not request_mapping.templated(body):
+                if own and not request_mapping.uses_own_template(body):
                     self._template_failed(errand.worker)
                 return told
 
@@ -202,7 +204,7 @@ class Texts:
         put_newest(self._failing, worker.api, time.monotonic(), most=MAX_WORKERS)
 
 
-class _Stream:
+class _ChoiceStream:
     """A stream of one choice after the other; `broken` is the error if it broke off."""
 
     def __init__(
@@ -222,7 +224,7 @@ class _Stream:
 
     async def begin(self) -> bytes:
         """Begin the next choice, and return its first events; raise a `WorkerError`."""
-        return await self._texts.reliably(self._pending, self._number, self._ask)
+        return await self._texts.ask_with_retries(self._pending, self._number, self._ask)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Yield what follows the first events; raise `AnswerBroken`."""

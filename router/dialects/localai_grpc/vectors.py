@@ -14,7 +14,7 @@ from router.canonical.retrieval import (
     Key,
     Set,
     StoreDelete,
-    bytes_of,
+    decode_value,
     read_embedding,
     read_rerank,
     read_store,
@@ -22,15 +22,15 @@ from router.canonical.retrieval import (
 from router.dialects.localai_grpc.exchange import (
     NAME,
     BackendJob,
-    answer_of,
-    estimated,
+    backend_answer,
+    estimate_usage,
     finite,
-    unheard,
+    ignored_parameters,
 )
 from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerUnable
 from router.openai.result_writer import (
     DONE,
-    Ranked,
+    DocumentScore,
     write_embeddings,
     write_ranking,
     write_store,
@@ -39,29 +39,29 @@ from router.openai.result_writer import (
 from router.openai.text_writer import refused
 from router.openai.usage import Usage
 from router.rpc.failures import RpcFailed
-from router.translate.request import checked, refuse
+from router.translate.request import read_or_reject, refuse_unread_fields
 
 _OTHER_LENGTH = re.compile(r"\blength \d+\b.*\bexisting\b")
 
 
 async def serve_store(job: BackendJob) -> Answer:
     """Set, delete, get or find entries of a store."""
-    match checked(read_store, job.request):
+    match read_or_reject(read_store, job.request):
         case Set(keys, values):
-            said = [{"Bytes": bytes_of(value)} for value in values]
+            said = [{"Bytes": decode_value(value)} for value in values]
             await job.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
         case StoreDelete(keys):
             await job.ask("StoresDelete", {"Keys": _keys(keys)})
         case Get(keys):
             told = await job.ask("StoresGet", {"Keys": _keys(keys)})
-            return answer_of(write_store(*_columns(told)))
+            return backend_answer(write_store(*_columns(told)))
         case Find(key, top):
             told = await job.ask("StoresFind", {"Key": _key(key), "TopK": top})
             columns, similarities = _columns(told), finite(told.Similarities)
             if len(similarities) != len(columns[0]):
                 raise WorkerFailed("the worker returned columns of different lengths")
-            return answer_of(write_store(*columns, similarities))
-    return answer_of(DONE)
+            return backend_answer(write_store(*columns, similarities))
+    return backend_answer(DONE)
 
 
 def wrong_length(failed: RpcFailed) -> WorkerRejected | None:
@@ -91,7 +91,7 @@ def _columns(told: Any) -> tuple[list[list[float]], list[bytes]]:
 
 async def embed(job: BackendJob) -> Answer:
     """Compute the vectors of texts, one after the other: a backend takes one at a time."""
-    asked = checked(read_embedding, job.request)
+    asked = read_or_reject(read_embedding, job.request)
     found: list[list[float]] = []
     heeded = False
     for given in asked.inputs:
@@ -108,12 +108,12 @@ async def embed(job: BackendJob) -> Answer:
         found.append(vector)
     spent = sum(map(_tokens, asked.inputs), start=Usage(0, 0))
     body = write_embeddings(found, model=job.model, base64=asked.base64, usage=spent)
-    return answer_of(body, usage=spent, unheard=unheard(asked))
+    return backend_answer(body, usage=spent, unheard=ignored_parameters(asked))
 
 
 async def rank(job: BackendJob) -> Answer:
     """Rank documents."""
-    asked = checked(read_rerank, job.request)
+    asked = read_or_reject(read_rerank, job.request)
     count = len(asked.documents)
     wanted = min(asked.top_n or count, count)
     said = {"query": asked.query, "documents": asked.documents, "top_n": wanted}
@@ -124,25 +124,27 @@ async def rank(job: BackendJob) -> Answer:
     scores = finite([one.relevance_score for one in told.results])
     # Some backends count only the query as the prompt.
     read = max(told.usage.prompt_tokens, told.usage.total_tokens)
-    spent = Usage(read, 0) if read > 0 else estimated(asked.query, *asked.documents)
+    spent = Usage(read, 0) if read > 0 else estimate_usage(asked.query, *asked.documents)
     body = write_ranking(
         asked,
-        map(Ranked, places, scores),
+        map(DocumentScore, places, scores),
         id=f"rerank-{job.request.id}",
         model=job.model,
         usage=spent,
         prompt=max(0, told.usage.prompt_tokens),
     )
-    return answer_of(body, usage=spent, unheard=unheard(asked))
+    return backend_answer(body, usage=spent, unheard=ignored_parameters(asked))
 
 
-async def cut(job: BackendJob) -> Answer:
+async def tokenize_text(job: BackendJob) -> Answer:
     """Tokenize a text."""
-    asked = checked(tokenize.read, job.request)
-    refuse(NAME, asked, tokenize.SHAPING)
+    asked = read_or_reject(tokenize.read, job.request)
+    refuse_unread_fields(NAME, asked, tokenize.SHAPING)
     told = await job.ask("TokenizeString", {"Prompt": asked.text})
     special = asked.special is not None
-    return answer_of(write_tokens(told.tokens), unheard=unheard(asked, add_special_tokens=special))
+    return backend_answer(
+        write_tokens(told.tokens), unheard=ignored_parameters(asked, add_special_tokens=special)
+    )
 
 
 async def _check_heeded(job: BackendJob, vector: Sequence[float]) -> None:
@@ -164,4 +166,4 @@ def _said(given: Input) -> Mapping[str, object]:
 
 
 def _tokens(given: Input) -> Usage:
-    return estimated(given) if isinstance(given, str) else Usage(len(given), 0)
+    return estimate_usage(given) if isinstance(given, str) else Usage(len(given), 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from router.answer import Answer, Route, complete_answer
 from router.dialects.localai_grpc import request_mapping
-from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
+from router.dialects.localai_grpc.backend import METHODS, Backend, BackendRequest
 from router.dialects.localai_grpc.reply_parser import ReplyTokens
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerTimeout
 from router.openai.sse import SILENT_BYTES
@@ -17,7 +17,7 @@ from router.openai.usage import Usage
 from router.rpc import messages
 from router.rpc.call import Replies
 from router.rpc.failures import RpcFailed
-from router.rpc.messages import parsed_of_caller
+from router.rpc.messages import parse_caller_message
 from router.select.fitness import estimated_tokens
 from router.translate.verbatim import LOCALAI, Verbatim
 from router.workers import Worker
@@ -35,9 +35,9 @@ class TemplateFailed(Exception):
     """Nothing was answered because the backend's template failed: the node's own translation may succeed."""
 
 
-def allowed(body: bytes) -> Any:
+def without_operator_fields(body: bytes) -> Any:
     """Return a caller's message without the operator's fields; raise `WorkerRejected` if it is invalid."""
-    message = parsed_of_caller(METHODS[request_mapping.PREDICT].asked, body)
+    message = parse_caller_message(METHODS[request_mapping.PREDICT].asked, body)
     for name in OPERATORS:
         message.ClearField(name)
     return message
@@ -50,10 +50,10 @@ class VerbatimTexts:
         self._backend = backend
 
     @asynccontextmanager
-    async def answer(self, said: Verbatim, errand: Errand) -> AsyncIterator[Answer]:
+    async def answer(self, said: Verbatim, errand: BackendRequest) -> AsyncIterator[Answer]:
         """Send the request; entering waits for the first reply and raises a `WorkerError` or `TemplateFailed` until then."""
         async with AsyncExitStack() as open_:
-            yield await self._reliably(said, allowed(said.body), errand, open_)
+            yield await self._reliably(said, without_operator_fields(said.body), errand, open_)
 
     async def status(self, worker: Worker) -> Answer:
         """Return a backend's report of its status; raise `WorkerUnable`."""
@@ -63,7 +63,7 @@ class VerbatimTexts:
         return answer
 
     async def _reliably(
-        self, said: Verbatim, message: Any, errand: Errand, open_: AsyncExitStack
+        self, said: Verbatim, message: Any, errand: BackendRequest, open_: AsyncExitStack
     ) -> Answer:
         while True:
             try:
@@ -71,11 +71,11 @@ class VerbatimTexts:
             except RpcFailed as failed:
                 if failed.code == "UNKNOWN" and message.UseTokenizerTemplate:
                     raise TemplateFailed from failed
-                if not await errand.mended(failed):
+                if not await errand.try_reload(failed):
                     raise failed.as_error(said.call) from failed
 
     async def _begun(
-        self, said: Verbatim, message: Any, errand: Errand, open_: AsyncExitStack
+        self, said: Verbatim, message: Any, errand: BackendRequest, open_: AsyncExitStack
     ) -> Answer:
         if said.call == request_mapping.STREAM:
             answer = await open_.enter_async_context(self._stream(message, errand))
@@ -89,7 +89,7 @@ class VerbatimTexts:
         return answer
 
     @asynccontextmanager
-    async def _stream(self, message: Any, errand: Errand) -> AsyncIterator[Answer]:
+    async def _stream(self, message: Any, errand: BackendRequest) -> AsyncIterator[Answer]:
         took = _ReplyUsage(message)
         async with errand.stream(METHODS[request_mapping.STREAM], message) as replies:
             told = _VerbatimStream(replies, took)
@@ -127,12 +127,12 @@ class _VerbatimStream:
         """
         said = b""
         while (reply := await self._next()) is not None:
-            said += messages.event(reply.SerializeToString())
+            said += messages.message_event(reply.SerializeToString())
             if reply.message:
                 return said
             if len(said) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
-        return said + messages.spent(self._took.usage)
+        return said + messages.usage_event(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Yield the further replies as they arrive; raise `AnswerBroken`."""
@@ -140,14 +140,14 @@ class _VerbatimStream:
             return
         try:
             while (reply := await self._next()) is not None:
-                yield messages.event(reply.SerializeToString())
+                yield messages.message_event(reply.SerializeToString())
         except (RpcFailed, WorkerError) as error:
             failed = (
                 error.as_error(request_mapping.STREAM) if isinstance(error, RpcFailed) else error
             )
             self.broken = AnswerBroken(str(failed))
             raise self.broken from error
-        yield messages.spent(self._took.usage)
+        yield messages.usage_event(self._took.usage)
 
     async def _next(self) -> Any:
         reply = await self._replies.next()

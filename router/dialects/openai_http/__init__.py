@@ -13,27 +13,27 @@ from functools import partial
 from router.answer import Answer
 from router.dialects import Recognition
 from router.dialects.openai_http import description_parser
-from router.dialects.openai_http.chats import ByChat
+from router.dialects.openai_http.chats import CompletionsByChat
 from router.dialects.openai_http.endpoints import (
-    beside,
-    elsewhere,
     endpoint,
+    list_and_properties_urls,
     metrics_of,
+    other_endpoint,
 )
-from router.dialects.openai_http.json_answer import parsed, whole_answer
+from router.dialects.openai_http.json_answer import parse_json, whole_answer
 from router.dialects.openai_http.worker_call import (
     Made,
     StreamWithUsage,
     WorkerCall,
+    build_body,
     goal_at,
-    made_for,
-    prepared,
+    prepare_call,
 )
 from router.errors import WorkerUnable
-from router.http.probe import Heard, glance
+from router.http.probe import ProbeResult, send_probe
 from router.http.reply import Reply
-from router.http.service_call import call_service, services_of, shown
-from router.large_bodies import aside, takes_long
+from router.http.service_call import call_service, describe_services, services_of
+from router.large_bodies import in_thread_if_large, is_large_body
 from router.openai import usage
 from router.openai.large_json import SMALL_BYTES
 from router.openai.usage import OptionSupport
@@ -41,7 +41,7 @@ from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.worker_description import WorkerDescription
-from router.worker_metrics import Figure, FigureValues, in_text
+from router.worker_metrics import Figure, FigureValues, parse_metrics
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 1024 * 1024
@@ -87,8 +87,8 @@ class OpenAIHttp:
         self._settings = links.settings
         self._deadlines = links.deadlines
         self._usage_option = OptionSupport()
-        self._by_chat = ByChat(links)
-        self.prepare = partial(prepared, links.workers)
+        self._by_chat = CompletionsByChat(links)
+        self.prepare = partial(prepare_call, links.workers)
         """See `Starter.prepare`."""
 
     def resume(
@@ -113,7 +113,7 @@ class OpenAIHttp:
         worker, name = candidate.worker, candidate.service.model
         if worker is None or request.target:
             return call_service(self._links, request, worker)
-        if made is None and len(request.body) > SMALL_BYTES and takes_long(request.body):
+        if made is None and len(request.body) > SMALL_BYTES and is_large_body(request.body):
             return self._large(request, candidate, worker)
         call = WorkerCall(self._links, worker, request, name, made, reply)
         if request.kind in usage.TEXT:
@@ -121,59 +121,63 @@ class OpenAIHttp:
             text = StreamWithUsage(self._usage_option, call) if telling else call.sent()
             if request.kind is Kind.CHAT:
                 return text
-            return self._by_chat.unless(text, request, candidate, worker)
-        if (other := elsewhere(worker.api, request.kind)) is not None:
-            return _served(call.sent(), call.sent(goal_at(other)))
+            return self._by_chat.answer_or_chat(text, request, candidate, worker)
+        if (other := other_endpoint(worker.api, request.kind)) is not None:
+            return _first_served(call.sent(), call.sent(goal_at(other)))
         return call.sent()
 
     @asynccontextmanager
     async def _large(
         self, request: Request, candidate: Candidate, worker: Worker
     ) -> AsyncIterator[Answer]:
-        made = await aside(request.body, partial(made_for, worker, request))
+        made = await in_thread_if_large(request.body, partial(build_body, worker, request))
         async with self.answer(request, candidate, made) as answer:
             yield answer
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the list of models; a worker that answers with any status lives."""
-        models, _ = beside(worker.api)
-        return (await glance(self._places, worker, models, at_most=0)).answered
+        models, _ = list_and_properties_urls(worker.api)
+        return (await send_probe(self._places, worker, models, at_most=0)).answered
 
     async def slots(self, worker: Worker) -> int:
         """Ask for llama.cpp's properties: it works on that many requests at once, and silently queues the rest."""
-        _, properties = beside(worker.api)
-        found = await glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
-        return description_parser.with_properties(WorkerDescription(), _said_by(found)).slots
+        _, properties = list_and_properties_urls(worker.api)
+        found = await send_probe(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
+        return description_parser.with_properties(WorkerDescription(), _parsed_body(found)).slots
 
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for the list of models, and for llama.cpp's properties."""
-        models, properties = beside(worker.api)
+        models, properties = list_and_properties_urls(worker.api)
         listed, more = await asyncio.gather(
-            glance(self._places, worker, models, at_most=MAX_LIST_BYTES),
-            glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES),
+            send_probe(self._places, worker, models, at_most=MAX_LIST_BYTES),
+            send_probe(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES),
         )
         # A worker that is still loading its model tells more once it has.
         if not listed.answered or listed.comes_later:
             return None
         return description_parser.with_properties(
-            description_parser.listed(_said_by(listed)), _said_by(more)
+            description_parser.listed(_parsed_body(listed)), _parsed_body(more)
         )
 
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a worker's metrics, if it has any of the known ones."""
         url = metrics_of(worker.api)
-        found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        found = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
         if found.status == 200:
-            return in_text(found.body, _FIGURES) or None
+            return parse_metrics(found.body, _FIGURES) or None
         return None if found.answered and not found.comes_later else {}
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its list of models, or else by its endpoint for chats."""
-        models, _ = beside(worker.api)
-        asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
-        if heard.status != 200 or not description_parser.is_list(parsed(heard.body)):
+        models, _ = list_and_properties_urls(worker.api)
+        asked, heard = f"GET {models.path}", await send_probe(self._places, worker, models)
+        if heard.status != 200 or not description_parser.is_list(parse_json(heard.body)):
             came = "200, but no list of models" if heard.came == "200" else heard.came
-            if heard.answered and heard.status not in _SHUT and (why := await self._chats(worker)):
+            if (
+                heard.answered
+                and heard.status not in _SHUT
+                and (why := await self._find_chats(worker))
+            ):
                 return Recognition(asked, f"{came}; {why}", WorkerDescription())
             return Recognition(asked, came, waits=heard.comes_later)
         said = await self.describe(worker) or WorkerDescription()
@@ -182,25 +186,25 @@ class OpenAIHttp:
         came = f"200, {count} model{'s'[: count != 1]}{who}"
         # A modelvine node lists its services among its models.
         if said.software != "modelvine" and (more := await services_of(self._links, worker)):
-            came += f", and {shown(more)}"
+            came += f", and {describe_services(more)}"
             said = replace(said, models=(*said.models, *more))
         return Recognition(asked, came, said)
 
-    async def _chats(self, worker: Worker) -> str:
+    async def _find_chats(self, worker: Worker) -> str:
         """Return the evidence that a server has chats: its OpenAPI description, or an error about an empty request's fields."""
         chats = endpoint(worker.api, Kind.CHAT)
         described = chats.with_path("/openapi.json")
-        found = await glance(self._places, worker, described)
+        found = await send_probe(self._places, worker, described)
         if found.status == 200 and description_parser.describes(found.json, chats.path):
             return f"{described.path} has {chats.path}"
-        found = await glance(self._places, worker, chats, method="POST", body=b"{}")
+        found = await send_probe(self._places, worker, chats, method="POST", body=b"{}")
         if found.status in _LACKING and isinstance(found.json, dict):
             return f"empty POST {chats.path}: {found.status}"
         return ""
 
 
-def _said_by(found: Heard) -> object:
-    return parsed(found.body) if found.status == 200 else None
+def _parsed_body(found: ProbeResult) -> object:
+    return parse_json(found.body) if found.status == 200 else None
 
 
 def create(links: Links) -> OpenAIHttp:
@@ -209,7 +213,7 @@ def create(links: Links) -> OpenAIHttp:
 
 
 @asynccontextmanager
-async def _served(
+async def _first_served(
     first: AbstractAsyncContextManager[Answer], second: AbstractAsyncContextManager[Answer]
 ) -> AsyncIterator[Answer]:
     """Enter the first answer, or the second if the worker does not serve the first."""

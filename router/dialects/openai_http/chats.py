@@ -13,9 +13,9 @@ from yarl import URL
 
 from router.answer import Answer
 from router.canonical.text import SHAPING, TextRequest
-from router.canonical.values import dropped
+from router.canonical.values import dropped_names
 from router.dialects.openai_http.endpoints import endpoint
-from router.dialects.openai_http.json_answer import success
+from router.dialects.openai_http.json_answer import parse_success
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.translated_stream import NoSuchPath
 from router.http.translator import ProtocolMapping, Translator
@@ -45,7 +45,7 @@ class NoCompletions(WorkerUnable):
         super().__init__("the worker does not serve /v1/completions", param="model")
 
 
-class ByChat(Translator):
+class CompletionsByChat(Translator):
     """Client that asks for completions as chats, where workers have nothing else."""
 
     def __init__(self, links: Links) -> None:
@@ -57,7 +57,7 @@ class ByChat(Translator):
         return endpoint(worker.api, Kind.CHAT)
 
     @asynccontextmanager
-    async def unless(
+    async def answer_or_chat(
         self,
         plain: AbstractAsyncContextManager[Answer],
         request: Request,
@@ -107,7 +107,7 @@ def _mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
         said | _turn(asked.prompts[choice // asked.n]) | _seeded(asked, choice)
         for choice in range(asked.choices)
     )
-    lost = tuple(name for name in dropped(asked) if name == "best_of")
+    lost = tuple(name for name in dropped_names(asked) if name == "best_of")
     return MappedRequest(Kind.CHAT.value, bodies, lost, asked.stream)
 
 
@@ -124,12 +124,12 @@ def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
 def _part(_: TextRequest, data: bytes) -> OutputPiece:
     if data == b"[DONE]":
         return OutputPiece(over=True)
-    return _said(text_parser.of_chunk(success(data)))
+    return _said(text_parser.parse_chunk(parse_success(data)))
 
 
 def _whole(asked: TextRequest, choice: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
-    success(body)
-    return in_one_piece(asked, choice, _said(text_parser.whole(Kind.CHAT, body)))
+    parse_success(body)
+    return in_one_piece(asked, choice, _said(text_parser.parse_answer(Kind.CHAT, body)))
 
 
 def _said(heard: Iterable[Heard]) -> OutputPiece:

@@ -9,7 +9,7 @@ from yarl import URL
 
 from registry.records import Ability, ModelType
 from router.canonical.tokenize import SPECIALS, TEXTS
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.requests import STORES, Kind, Request
 from router.select.fitness import type_for
 from router.workers import Worker
@@ -31,7 +31,7 @@ def endpoint(api: str, kind: Kind) -> URL:
     """
     url = URL(api)
     path = url.path.rstrip("/")
-    named = _named(path)
+    named = _known_path(path)
     if named == kind.value or is_own_path(api):
         return url
     base = path.removesuffix(f"/{named}") if named else path
@@ -47,19 +47,19 @@ def endpoint(api: str, kind: Kind) -> URL:
 def is_own_path(api: str) -> bool:
     """Return whether an address is a single endpoint: neither a base, nor one of OpenAI's paths with others beside it."""
     path = URL(api).path.rstrip("/")
-    return bool(path) and not _named(path) and not _VERSION.search(path)
+    return bool(path) and not _known_path(path) and not _VERSION.search(path)
 
 
 def type_at(api: str) -> ModelType | None:
     """Return the type of the model at an address; `None` if the address does not tell, or is invalid."""
     try:
-        named = _named(URL(api).path.rstrip("/"))
+        named = _known_path(URL(api).path.rstrip("/"))
     except ValueError:
         return None
     return type_for(Kind(named)) if named else None
 
 
-def by_path(worker: Worker) -> Worker:
+def mark_single_endpoint(worker: Worker) -> Worker:
     """Mark a worker whose address is a single endpoint: it serves only the kinds of its type."""
     service = worker.service
     alone = worker.dialect == _DIALECT and is_own_path(worker.api)
@@ -69,12 +69,12 @@ def by_path(worker: Worker) -> Worker:
     return replace(worker, service=replace(service, abilities=int(abilities)))
 
 
-def _named(path: str) -> str:
+def _known_path(path: str) -> str:
     return next((known for known in _LONGEST_FIRST if path.endswith(f"/{known}")), "")
 
 
 @lru_cache(maxsize=4096)
-def elsewhere(api: str, kind: Kind) -> URL | None:
+def other_endpoint(api: str, kind: Kind) -> URL | None:
     """Return where else a kind may be served, if anywhere: LocalAI's server and modelvine nodes count tokens below `/v1`."""
     if kind is not Kind.TOKENIZE or endpoint(api, kind) == URL(api):
         return None
@@ -84,7 +84,7 @@ def elsewhere(api: str, kind: Kind) -> URL | None:
 
 
 @lru_cache(maxsize=4096)
-def beside(api: str) -> tuple[URL, URL]:
+def list_and_properties_urls(api: str) -> tuple[URL, URL]:
     """Return the URLs of the list of models and of llama.cpp's properties."""
     asked = endpoint(api, Kind.CHAT)
     base, chat, _ = asked.path.rpartition(f"/{Kind.CHAT.value}")
@@ -99,13 +99,13 @@ def beside(api: str) -> tuple[URL, URL]:
 @lru_cache(maxsize=4096)
 def metrics_of(api: str) -> URL:
     """Return the URL of a server's metrics for Prometheus."""
-    _, properties = beside(api)
+    _, properties = list_and_properties_urls(api)
     return properties.with_path(
         f"{properties.path.removesuffix('/props')}/metrics", keep_query=True
     )
 
 
-def understood(request: Request) -> bytes:
+def with_all_field_names(request: Request) -> bytes:
     """Return the body as it came, with texts to tokenize and schemas repeated under each name that servers have for them.
 
     vLLM calls a text to tokenize `prompt`, llama.cpp `content`: given any other field, llama.cpp tokenizes nothing and reports
@@ -121,7 +121,7 @@ def understood(request: Request) -> bytes:
 
 
 def _to_be_cut(body: bytes) -> bytes:
-    fields = object_of(body)
+    fields = parse_json_object(body)
     texts = [text for name in TEXTS if (text := fields.get(name)) is not None]
     if len(texts) != 1:
         return body
@@ -133,7 +133,7 @@ def _to_be_cut(body: bytes) -> bytes:
 
 
 def _to_be_formed(body: bytes) -> bytes:
-    fields = object_of(body)
+    fields = parse_json_object(body)
     match fields.get("response_format"):
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
             return orjson.dumps({"json_schema": schema, **fields})

@@ -37,7 +37,7 @@ def whole_answer(candidate: Candidate, reply: Reply) -> Answer | None:
     if body is None:
         return None
     try:
-        body, spent = told_in(body, candidate.service.model)
+        body, spent = read_answer(body, candidate.service.model)
     except WorkerFailed:
         return None
     answer = Answer(
@@ -50,44 +50,44 @@ def whole_answer(candidate: Candidate, reply: Reply) -> Answer | None:
 async def json_answer(exchange: Exchange, name: str) -> Answer:
     """Return the answer of JSON in one piece; raise `WorkerFailed` if it is a failure with a success status."""
     if exchange.length is not None and exchange.length > LOOKED_AT_BYTES:
-        return exchange.answer(await exchange.some(), Route.LOCAL, length=exchange.length)
-    body = await exchange.at_most(LOOKED_AT_BYTES)
+        return exchange.answer(await exchange.read_some(), Route.LOCAL, length=exchange.length)
+    body = await exchange.read_up_to(LOOKED_AT_BYTES)
     if not exchange.ended:
         return exchange.answer(body, Route.LOCAL, length=exchange.length)
     spent = None
-    if len(body) > SMALL_BYTES and _plain(body, name):
-        spent = usage.told_at_end(body)
+    if len(body) > SMALL_BYTES and _needs_no_parsing(body, name):
+        spent = usage.read_usage_at_end(body)
     elif body:
-        body, spent = told_in(body, name)
+        body, spent = read_answer(body, name)
     answer = exchange.answer(body, Route.LOCAL, length=len(body))
     answer.usage = spent
     return answer
 
 
-def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
-    """Return the JSON with the model's registered name, and the usage that it reports; raise what `success` raises."""
+def read_answer(body: bytes, name: str) -> tuple[bytes, Usage | None]:
+    """Return the JSON with the model's registered name, and the usage that it reports; raise what `parse_success` raises."""
     few = members(body, _TOLD)
     if few is None:
         body = body.removeprefix(BOM_UTF8)
-        said = success(body)
-        named, spent = said.get("model"), usage.told(said)
+        said = parse_success(body)
+        named, spent = said.get("model"), usage.read_usage(said)
     else:
         named = few.get("model")
-        spent = usage.told(few)
+        spent = usage.read_usage(few)
     if named != name and isinstance(named, str):
         body = splice_model(body, name)
     return body, spent
 
 
-def model_in(said: bytes) -> object:
-    """Return the model that an answer or event names, `None` if it names none; raise what `success` raises."""
+def named_model(said: bytes) -> object:
+    """Return the model that an answer or event names, `None` if it names none; raise what `parse_success` raises."""
     few = members(said, _NAMED)
-    return (success(said) if few is None else few).get("model")
+    return (parse_success(said) if few is None else few).get("model")
 
 
-def success(body: bytes) -> Mapping[str, object]:
+def parse_success(body: bytes) -> Mapping[str, object]:
     """Return the parsed answer, empty if it is no object; raise `WorkerFailed` if it is a failure with a success status."""
-    said = parsed(body)
+    said = parse_json(body)
     if said is None:
         raise WorkerFailed("the worker's answer is not valid JSON")
     if not isinstance(said, dict):
@@ -103,7 +103,7 @@ def success(body: bytes) -> Mapping[str, object]:
     return said
 
 
-def _plain(body: bytes, name: str) -> bool:
+def _needs_no_parsing(body: bytes, name: str) -> bool:
     """Return whether a long answer needs no parsing: nothing in it can be a failure, and any `model` is the given name."""
     if body[:1] not in (b"{", b"["):
         return False
@@ -122,7 +122,7 @@ def _plain(body: bytes, name: str) -> bool:
     return body.count(b'"model"') == sum(map(body.count, ours))
 
 
-def parsed(body: bytes) -> object:
+def parse_json(body: bytes) -> object:
     """Return the parsed JSON, or `None` if it is invalid. Workers write what orjson refuses: NaN, lone surrogates."""
     try:
         return orjson.loads(body)

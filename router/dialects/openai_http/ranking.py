@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from router.canonical.retrieval import Rerank, read_rerank
-from router.dialects.openai_http.json_answer import parsed, success
+from router.dialects.openai_http.json_answer import parse_json, parse_success
 from router.errors import BadRequest
-from router.openai.body import object_of
+from router.openai.body import parse_json_object
 from router.openai.text_parser import written_answer
 from router.requests import Request
 from router.select.fitness import estimated_tokens
@@ -21,7 +21,7 @@ _LISTS = ("results", "data", "rankings")
 _SCORES = ("relevance_score", "score")
 
 
-def asked(request: Request) -> Rerank | None:
+def read_request(request: Request) -> Rerank | None:
     """Return the texts to be ranked; `None` if there are not only texts, or the request is left to the worker to refuse."""
     try:
         return read_rerank(request)
@@ -31,16 +31,16 @@ def asked(request: Request) -> Rerank | None:
 
 def body_of(body: bytes, wanted: Rerank) -> bytes:
     """Return a body whose documents are strings: some workers accept no objects."""
-    fields = object_of(body)
+    fields = parse_json_object(body)
     if fields.get("documents") == list(wanted.documents):
         return body
     return orjson.dumps({**fields, "documents": wanted.documents})
 
 
-def told(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
+def to_common_form(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
     """Return an answer in the common form; raise `WorkerFailed` for a failure with a success status, or JSON too deep."""
-    success(body)
-    said = parsed(body)
+    parse_success(body)
+    said = parse_json(body)
     rest: Mapping[str, Any] = said if isinstance(said, dict) else {}
     rows = said if isinstance(said, list) else next(
         (rest[key] for key in _LISTS if isinstance(rest.get(key), list)), []

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 
 from registry.values import value_class
 from router.answer import Answer, Route
-from router.dialects.openai_http.json_answer import model_in, parsed
+from router.dialects.openai_http.json_answer import named_model, parse_json
 from router.errors import WorkerFailed
 from router.http.exchange import Exchange
 from router.openai import text_parser
@@ -34,15 +34,15 @@ async def split_answer(exchange: Exchange, chunk: bytes, name: str, max_event_by
         begun = await _begin(exchange, splitter, chunk)
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
-    if begun.first == LAST or model_in(begun.first) == name:
+    if begun.first == LAST or named_model(begun.first) == name:
         return exchange.answer(begun.came, Route.LOCAL)
     answer = exchange.answer(begun.silent + _renamed(begun.events, name), Route.LOCAL)
-    answer.rest = _renaming(exchange, splitter, name, begun.left)
+    answer.rest = _rename_models(exchange, splitter, name, begun.left)
     return answer
 
 
 @value_class
-class _Begun:
+class _StreamStart:
     """The start of a stream: silent events without data, then the events of the first piece with data, whose first is `first`."""
 
     came: bytes
@@ -54,34 +54,34 @@ class _Begun:
     """Bytes that have arrived and were not split."""
 
 
-async def _begin(exchange: Exchange, splitter: Splitter, chunk: bytes) -> _Begun:
+async def _begin(exchange: Exchange, splitter: Splitter, chunk: bytes) -> _StreamStart:
     came, silent = bytearray(), bytearray()
     while chunk:
         came += chunk
         for start in range(0, len(chunk), LOOKED_AT_FIRST):
             end = start + LOOKED_AT_FIRST
             events = splitter.feed(chunk[start:end])
-            if first := _said(events):
-                return _Begun(bytes(came), bytes(silent), events, first, chunk[end:])
+            if first := _first_data(events):
+                return _StreamStart(bytes(came), bytes(silent), events, first, chunk[end:])
             silent += b"".join(event.raw for event in events)
             if len(silent) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
             await asyncio.sleep(0)
-        chunk = await exchange.some()
+        chunk = await exchange.read_some()
     events = splitter.finish()
-    if first := _said(events):
-        return _Begun(bytes(came), bytes(silent), events, first, b"")
+    if first := _first_data(events):
+        return _StreamStart(bytes(came), bytes(silent), events, first, b"")
     raise WorkerFailed("the stream ended before its first event")
 
 
-def _said(events: list[Event]) -> bytes:
+def _first_data(events: list[Event]) -> bytes:
     for event in events:
         if event.data:
             return event.data
     return b""
 
 
-def at_once(kind: Kind, body: bytes) -> bytes:
+def stream_from_answer(kind: Kind, body: bytes) -> bytes:
     """Return the stream for a text that came in one piece, with all that its worker said; raise `WorkerFailed` if it is none."""
     said = text_parser.answer_object(body)
     choices = said.get("choices")
@@ -110,7 +110,7 @@ def _numbered(calls: object) -> dict[str, object]:
     }
 
 
-async def _renaming(
+async def _rename_models(
     exchange: Exchange, splitter: Splitter, name: str, left: bytes
 ) -> AsyncGenerator[bytes, None]:
     chunks = exchange.rest(0)
@@ -120,7 +120,7 @@ async def _renaming(
             try:
                 events = splitter.feed(chunk[start : start + _LOOKED_AT_ONCE])
             except EventTooLarge as error:
-                raise exchange.broke(str(error)) from error
+                raise exchange.mark_broken(str(error)) from error
             if start:
                 await asyncio.sleep(0)
             if events:
@@ -137,7 +137,7 @@ def _renamed(events: list[Event], name: str) -> bytes:
 def _renamed_event(event: Event, name: str) -> bytes:
     if b"model" not in event.data:
         return event.raw
-    said = parsed(event.data)
+    said = parse_json(event.data)
     if not isinstance(said, dict) or not isinstance(said.get("model"), str):
         return event.raw
     return with_data(event, splice_model(event.data, name))

@@ -14,13 +14,13 @@ from router.answer import NOTHING, Answer, Route, complete_answer
 from router.canonical.retrieval import Rerank
 from router.dialects.openai_http import ranking
 from router.dialects.openai_http.chats import NoCompletions
-from router.dialects.openai_http.endpoints import endpoint, understood
-from router.dialects.openai_http.json_answer import json_answer, model_in
+from router.dialects.openai_http.endpoints import endpoint, with_all_field_names
+from router.dialects.openai_http.json_answer import json_answer, named_model
 from router.dialects.openai_http.stream_events import (
     LAST,
     LOOKED_AT_FIRST,
-    at_once,
     split_answer,
+    stream_from_answer,
 )
 from router.errors import (
     WorkerError,
@@ -43,15 +43,15 @@ from router.http.exchange import (
     refusal,
 )
 from router.http.heads import forwarded_head, head_to
-from router.http.pool import Origin, Places, origin_of, start_of
+from router.http.pool import Origin, WorkerPools, origin_of, request_start
 from router.http.reply import Reply
-from router.large_bodies import in_thread, takes_long
-from router.openai.body import for_worker, with_model
+from router.large_bodies import is_large_body, run_in_thread
+from router.openai.body import with_model, without_node_fields
 from router.openai.event_texts import contains
 from router.openai.large_json import SMALL_BYTES
 from router.openai.result_writer import DONE
 from router.openai.sse import data_of
-from router.openai.usage import TEXT, OptionSupport, asking
+from router.openai.usage import TEXT, OptionSupport, add_usage_option
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
@@ -86,22 +86,22 @@ Goal = tuple[Origin, bytes]
 
 
 @lru_cache(maxsize=4096)
-def goes_to(api: str, kind: Kind) -> Goal:
+def goal_for(api: str, kind: Kind) -> Goal:
     """Return where requests of a kind go for a worker registered with this URL."""
     return goal_at(endpoint(api, kind))
 
 
 def goal_at(url: URL) -> Goal:
     """Return the goal for a URL."""
-    return origin_of(url), start_of(url)
+    return origin_of(url), request_start(url)
 
 
-def made_for(worker: Worker, request: Request) -> Made:
+def build_body(worker: Worker, request: Request) -> Made:
     """Return the body of a request for a worker."""
-    body = understood(request)
+    body = with_all_field_names(request)
     if not request.plain:
-        body = for_worker(body, request.content_type)
-    wanted = ranking.asked(request) if request.kind is Kind.RERANK else None
+        body = without_node_fields(body, request.content_type)
+    wanted = ranking.read_request(request) if request.kind is Kind.RERANK else None
     if wanted is not None:
         body = ranking.body_of(body, wanted)
     if worker.own_model != request.model:
@@ -109,7 +109,7 @@ def made_for(worker: Worker, request: Request) -> Made:
     return body, wanted
 
 
-def prepared(places: Places, request: Request, candidate: Candidate) -> Call | None:
+def prepare_call(places: WorkerPools, request: Request, candidate: Candidate) -> Call | None:
     """Return what to send for a small unstreamed chat or an embedding; `None` for any other request."""
     worker, body = candidate.worker, request.body
     if request.stream or request.verbatim or request.kind not in _AT_ONCE:
@@ -117,14 +117,14 @@ def prepared(places: Places, request: Request, candidate: Candidate) -> Call | N
     if worker is None or worker.headers or len(body) > SMALL_BYTES:
         return None
     if not request.plain or worker.own_model != request.model:
-        body, _ = made_for(worker, request)
-    origin, start = goes_to(worker.api, request.kind)
+        body, _ = build_body(worker, request)
+    origin, start = goal_for(worker.api, request.kind)
     head = forwarded_head(request, start, len(body))
     return Call(places.at(origin), head, body)
 
 
 class WorkerCall:
-    """One request to a worker, which can be sent several times. `body` is what it gets, unless `sent` is given another."""
+    """One request to a worker, which can be sent several times. `body` is what it gets, unless `send` is given another."""
 
     __slots__ = ("_links", "_name", "_reply", "_request", "_wanted", "_worker", "body")
 
@@ -143,7 +143,7 @@ class WorkerCall:
         self._request = request
         self._name = name
         self._reply = reply
-        self.body, self._wanted = made or made_for(worker, request)
+        self.body, self._wanted = made or build_body(worker, request)
 
     @property
     def api(self) -> str:
@@ -153,7 +153,7 @@ class WorkerCall:
     def sent(self, goal: Goal | None = None, body: bytes | None = None) -> SentCall:
         """Send the request to another goal, or with another body; entering waits for the first byte."""
         links, worker, request = self._links, self._worker, self._request
-        origin, start = goal or goes_to(worker.api, request.kind)
+        origin, start = goal or goal_for(worker.api, request.kind)
         body = self.body if body is None else body
         head = head_to(worker, request, start, len(body))
         call = Call(links.workers.at(origin), head, body)
@@ -179,7 +179,7 @@ class WorkerCall:
             return await read_plain(exchange, Route.LOCAL)
         answer = await json_answer(exchange, self._name)
         if kind in TEXT and streams and answer.rest is NOTHING:
-            answer.first, answer.content_type = at_once(kind, answer.first), EVENT_STREAM
+            answer.first, answer.content_type = stream_from_answer(kind, answer.first), EVENT_STREAM
             # Its usage is read from the stream.
             answer.length, answer.usage = len(answer.first), None
         return answer
@@ -199,13 +199,17 @@ class StreamWithUsage:
         now = asyncio.get_running_loop().time
         call, body, question = self._call, self._call.body, None
         if self._usage_option.takes(call.api, now()):
-            long = takes_long(body)
-            question = await in_thread(partial(asking, body)) if long else asking(body)
+            long = is_large_body(body)
+            question = (
+                await run_in_thread(partial(add_usage_option, body))
+                if long
+                else add_usage_option(body)
+            )
         self._asked = call.sent(body=question)
         try:
             answer = await self._asked.__aenter__()
         except WorkerRejected as refusal:
-            minds = self._usage_option.may_mind(call.api, refusal.status, refusal.body)
+            minds = self._usage_option.may_be_due_to_option(call.api, refusal.status, refusal.body)
             if question is None or not minds:
                 raise refusal  # noqa: TRY201 (as mypyc needs it)
             self._asked = call.sent()
@@ -213,7 +217,7 @@ class StreamWithUsage:
             self._usage_option.refused(call.api, now())
             return answer
         if question is not None:
-            self._usage_option.took(call.api)
+            self._usage_option.record_accepted(call.api)
             answer.hides_usage = True
         # A stream lasts long, and the request is not sent again.
         del self._call
@@ -231,11 +235,11 @@ class StreamWithUsage:
 def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
     """Convert a ranking that has arrived in one piece to the common form."""
     if answer.status == 200 and "json" in answer.content_type:
-        answer.first = ranking.told(answer.first, wanted, id_=id_, name=name)
+        answer.first = ranking.to_common_form(answer.first, wanted, id_=id_, name=name)
         answer.length = len(answer.first)
 
 
-def _not_there(kind: Kind) -> WorkerError:
+def _missing_path_error(kind: Kind) -> WorkerError:
     match kind:
         case Kind.COMPLETION:
             return NoCompletions()
@@ -247,21 +251,21 @@ def _not_there(kind: Kind) -> WorkerError:
 
 async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     if exchange.status == 404:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        body = await exchange.read_up_to(MAX_REFUSAL_BYTES)
         # A 404 about a missing path comes from a web server; one about a missing model, from a model server.
         if b"model" in body.lower() and body.lstrip().startswith(b"{"):
             return WorkerStale("the worker does not serve this model")
     if exchange.status in _NOT_THERE:
-        return _not_there(kind)
+        return _missing_path_error(kind)
     if exchange.status == 503:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        body = await exchange.read_up_to(MAX_REFUSAL_BYTES)
         loading = readiness.loading_error(body)
         if loading is not None:
             return loading
         if exchange.header("retry-after") or _BUSY.search(body):
             return busy(exchange)
     if exchange.status == 500:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        body = await exchange.read_up_to(MAX_REFUSAL_BYTES)
         if said := _TOO_LARGE.search(body):
             return WorkerTooSmall(said[0])
     return await refusal(exchange)
@@ -300,11 +304,11 @@ async def _beginning(exchange: Exchange) -> bytes:
 
 async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
     """Return the answer once the stream has an event with data; raise `WorkerFailed` if that is a failure."""
-    chunk = await exchange.some()
+    chunk = await exchange.read_some()
     end = chunk.find(b"\n\n") + 2
     # Nearly all streams begin with a short event that has the registered name, and need not be split.
     if 2 < end <= LOOKED_AT_FIRST and not contains(begins := chunk[:end], b"\r"):
         first = data_of(begins)
-        if first and (first == LAST or model_in(first) == name):
+        if first and (first == LAST or named_model(first) == name):
             return exchange.answer(chunk, Route.LOCAL)
     return await split_answer(exchange, chunk, name, max_event_bytes)

@@ -19,16 +19,16 @@ from router.dialects import ALIVE_SECONDS, Recognition
 from router.dialects.remotellm_grpc import mapping
 from router.dialects.remotellm_grpc.mapping import GENERATE, MAPPING, stops_of
 from router.errors import WorkerFailed
-from router.http.translator import at_once, form_of
+from router.http.translator import complete_text_answer, text_form
 from router.openai.result_writer import write_guts, write_tokens
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.rpc import messages
 from router.rpc.call import Channels, metadata_to
 from router.rpc.failures import RpcFailed, cleaned
-from router.rpc.messages import REMOTELLM, methods_of, parsed_of_caller
+from router.rpc.messages import REMOTELLM, methods_of, parse_caller_message
 from router.select.candidates import Candidate
-from router.translate.request import checked, refuse
+from router.translate.request import read_or_reject, refuse_unread_fields
 from router.translate.text import OutputPiece
 from router.translate.verbatim import Verbatim
 from router.worker_description import OfferedModel, WorkerDescription, models_of
@@ -63,7 +63,7 @@ class RemoteLlmGrpc:
 
     def __init__(self, links: Links) -> None:
         self._channels = Channels(links.settings, links.guard, links.deadlines)
-        links.also_close(self._channels.close)
+        links.on_close(self._channels.close)
         self._alternatives: dict[str, int] = {}
         self._under_way: Counter[str] = Counter()
 
@@ -145,20 +145,20 @@ class RemoteLlmGrpc:
         said = dict(worker_headers.read(worker))
         asked = method.asked(api_key=said.pop(KEY, ""))
         try:
-            told = await self._channels.glance(worker.api, method, asked, said)
+            told = await self._channels.send_probe(worker.api, method, asked, said)
         except RpcFailed as failed:
-            failed.hide(b"", [asked.api_key])
+            failed.redact(b"", [asked.api_key])
             raise
         return None if told is None else str(told.llm_type)
 
     async def _verbatim(self, request: Request, said: Verbatim, worker: Worker) -> Answer:
         """Pass on a request of a caller that speaks the same protocol; only the key is replaced."""
-        message = parsed_of_caller(_METHODS[GENERATE].asked, said.body)
+        message = parse_caller_message(_METHODS[GENERATE].asked, said.body)
         reply = await self._send(worker, request, GENERATE, message)
         if len(reply.generations) != len(message.prompts):
-            raise mapping.no_text()
+            raise mapping.no_text_error()
         answer = complete_answer(reply.SerializeToString(), messages.CONTENT_TYPE)
-        answer.verbatim, answer.usage = said.protocol, mapping.spent(message, reply)
+        answer.verbatim, answer.usage = said.protocol, mapping.usage_of(message, reply)
         return answer
 
     async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
@@ -166,7 +166,7 @@ class RemoteLlmGrpc:
         found = await self._gathered(worker, request, mapped.bodies[0], asked.n)
         # The worker ignores stop strings, and those of a chat's template are not among the caller's.
         asked = replace(asked, stop=stops_of(mapped))
-        answer = at_once(asked, form_of(request, name), mapping.texts(asked, found))
+        answer = complete_text_answer(asked, text_form(request, name), mapping.texts(asked, found))
         answer.headers = mapped.headers
         answer.hides_usage = answer.streamed and not asked.include_usage
         return answer
@@ -183,7 +183,7 @@ class RemoteLlmGrpc:
             fields = {**body, "prompts": [prompts[at] for at in batch]}
             reply = await self._ask(worker, request, GENERATE, fields)
             if len(reply.generations) != len(batch):
-                raise mapping.no_text()
+                raise mapping.no_text_error()
             told = [mapping.alternatives(one) for one in reply.generations]
             for at, texts in zip(batch, told, strict=True):
                 found[at] += texts
@@ -193,14 +193,14 @@ class RemoteLlmGrpc:
         return found
 
     async def _tokens(self, request: Request, worker: Worker) -> Answer:
-        asked = checked(tokenize.read, request)
-        refuse(MAPPING.name, asked, tokenize.SHAPING)
+        asked = read_or_reject(tokenize.read, request)
+        refuse_unread_fields(MAPPING.name, asked, tokenize.SHAPING)
         wanted = {"prompt": asked.text, "embedding_trunkation": 1, "top_k_logits": 1}
         reply = await self._ask(worker, request, _GUTS, wanted)
         return complete_answer(write_tokens([one.token_id for one in reply.tokens]))
 
     async def _guts(self, request: Request, worker: Worker) -> Answer:
-        asked = checked(mapping.read_guts, request)
+        asked = read_or_reject(mapping.read_guts, request)
         wanted = {
             "prompt": asked.text,
             "fft_embeddings": asked.fft,
@@ -208,7 +208,7 @@ class RemoteLlmGrpc:
             "top_k_logits": asked.next,
         }
         reply = await self._ask(worker, request, _GUTS, wanted)
-        return complete_answer(write_guts(mapping.tokens(reply), mapping.following(reply)))
+        return complete_answer(write_guts(mapping.tokens(reply), mapping.next_tokens(reply)))
 
     async def _ask(
         self, worker: Worker, request: Request, name: str, fields: Mapping[str, object]
@@ -222,7 +222,7 @@ class RemoteLlmGrpc:
             with holding(self._under_way, worker.api):
                 return await self._channels.ask(worker.api, _METHODS[name], message, said)
         except RpcFailed as failed:
-            failed.hide(b"", [message.api_key])
+            failed.redact(b"", [message.api_key])
             raise failed.as_error(name) from failed
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 
 from router.canonical.text import TextRequest
-from router.canonical.values import flag, needed, others, whole
+from router.canonical.values import read_flag, read_integer, read_required_text, unread_fields
 from router.errors import BadRequest, WorkerFailed, WorkerUnable
-from router.openai.body import object_of
-from router.openai.result_writer import Next, TokenGuts
+from router.openai.body import parse_json_object
+from router.openai.result_writer import NextToken, TokenInternals
 from router.openai.text_writer import Event, Reason
-from router.openai.usage import Usage, told
+from router.openai.usage import Usage, read_usage
 from router.requests import Kind, Request
 from router.select.fitness import estimated_tokens
 from router.translate.request import MappedRequest, RequestMapping, unheard
@@ -38,7 +38,7 @@ READ = frozenset({"model", "models", "stream", "prompt", "fft_embeddings", "embe
 
 
 @dataclass(frozen=True, slots=True)
-class Guts:
+class InternalsRequest:
     """A request for a model's inner state.
 
     `fft` asks for the high frequencies of the embeddings, `numbers` limits the numbers of each embedding, and `next` is the
@@ -52,18 +52,18 @@ class Guts:
     others: Mapping[str, object]
 
 
-def read_guts(request: Request) -> Guts:
+def read_guts(request: Request) -> InternalsRequest:
     """Read a request for a model's inner state; raise `BadRequest`, which names the field."""
-    fields = object_of(request.body)
-    fft = flag(fields, "fft_embeddings")
-    numbers = whole(fields, "embedding_truncation", 0, MAX_NUMBERS)
-    following = whole(fields, "top_k", 0, MAX_NEXT)
-    return Guts(
-        text=needed(fields, "prompt", MAX_TEXT_CHARACTERS),
+    fields = parse_json_object(request.body)
+    fft = read_flag(fields, "fft_embeddings")
+    numbers = read_integer(fields, "embedding_truncation", 0, MAX_NUMBERS)
+    following = read_integer(fields, "top_k", 0, MAX_NEXT)
+    return InternalsRequest(
+        text=read_required_text(fields, "prompt", MAX_TEXT_CHARACTERS),
         fft=fft is not False,
         numbers=20 if numbers is None else numbers,
         next=5 if following is None else following,
-        others=others(fields, READ),
+        others=unread_fields(fields, READ),
     )
 
 
@@ -129,12 +129,12 @@ def _share(first: OutputPiece, said: OutputPiece) -> Usage:
     return Usage(0, estimated_tokens(len(said.text.encode())), estimated=True)
 
 
-def no_text() -> WorkerFailed:
+def no_text_error() -> WorkerFailed:
     """Return the failure of a worker that returned no texts: it answers an unknown key like that."""
     return WorkerFailed("the worker returned no text: it may need another key")
 
 
-def spent(message: Any, reply: Any) -> Usage:
+def usage_of(message: Any, reply: Any) -> Usage:
     """Return the texts' usage, estimated if the worker does not report it; a prompt's first text reports it for all of them."""
     first = [one.generations[0] for one in reply.generations if one.generations]
     known = [usage for one in first if (usage := _usage(_info(one.generation_info)))]
@@ -145,10 +145,10 @@ def spent(message: Any, reply: Any) -> Usage:
     return Usage(estimated_tokens(asked), estimated_tokens(written), estimated=True)
 
 
-def tokens(reply: Any) -> list[TokenGuts]:
+def tokens(reply: Any) -> list[TokenInternals]:
     """Return the tokens of a text, with each token's embeddings and hidden state."""
     return [
-        TokenGuts(
+        TokenInternals(
             one.token,
             one.token_id,
             tuple(one.positional_embedding),
@@ -159,9 +159,9 @@ def tokens(reply: Any) -> list[TokenGuts]:
     ]
 
 
-def following(reply: Any) -> list[Next]:
+def next_tokens(reply: Any) -> list[NextToken]:
     """Return the candidates for the next token."""
-    return [Next(one.token, one.id, one.logit) for one in reply.generations]
+    return [NextToken(one.token, one.id, one.logit) for one in reply.generations]
 
 
 def _info(text: str) -> Mapping[str, object]:
@@ -175,6 +175,6 @@ def _info(text: str) -> Mapping[str, object]:
 
 def _usage(info: Mapping[str, object]) -> Usage | None:
     for name in ("token_usage", "usage"):
-        if usage := told({"usage": info.get(name)}):
+        if usage := read_usage({"usage": info.get(name)}):
             return usage
-    return told({"usage": info})
+    return read_usage({"usage": info})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from router.dialects import Recognition
 from router.dialects.tgi_http import answer_parser, request_mapping
-from router.http.probe import Heard, glance
+from router.http.probe import ProbeResult, send_probe
 from router.http.translator import CallMapping, ProtocolMapping, Translator
 from router.peers.links import Links
 from router.requests import Kind
@@ -22,7 +22,7 @@ from router.worker_description import (
     models_of,
     text_of,
 )
-from router.worker_metrics import Figure, FigureValues, in_text
+from router.worker_metrics import Figure, FigureValues, parse_metrics
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 64 * 1024
@@ -72,7 +72,9 @@ MAPPING = ProtocolMapping(
     ),
     part=answer_parser.part,
     whole=answer_parser.whole,
-    others={Kind.TOKENIZE: CallMapping(answer_parser.tokens_asked, answer_parser.tokens_told)},
+    others={
+        Kind.TOKENIZE: CallMapping(answer_parser.map_token_request, answer_parser.read_token_answer)
+    },
     passing=answer_parser.PASSING,
     beside=request_mapping.beside,
 )
@@ -86,7 +88,7 @@ class TgiHttp(Translator):
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the server's health; only 503 means that the model behind it is down, a status for being busy does not."""
-        found = await glance(self._places, worker, self.url(worker, "health"), at_most=0)
+        found = await send_probe(self._places, worker, self.url(worker, "health"), at_most=0)
         return found.answered and found.status != 503
 
     async def slots(self, worker: Worker) -> int:
@@ -97,30 +99,32 @@ class TgiHttp(Translator):
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for `/info`."""
         url = self.url(worker, "info")
-        found = await glance(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
+        found = await send_probe(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
         if not found.answered or found.comes_later:
             return None
-        return told(_properties(found)) if found.status == 200 else WorkerDescription()
+        return read_info(_properties(found)) if found.status == 200 else WorkerDescription()
 
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a server's metrics."""
         url = self.url(worker, "metrics")
-        found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        found = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
         if found.status == 200:
-            return in_text(found.body, _FIGURES)
+            return parse_metrics(found.body, _FIGURES)
         return None if found.answered and not found.comes_later else {}
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its `/info`: a model and TGI's own limits."""
         url = self.url(worker, "info")
-        asked, heard = f"GET {url.path}", await glance(self._places, worker, url)
+        asked, heard = f"GET {url.path}", await send_probe(self._places, worker, url)
         if heard.status != 200:
             return Recognition(asked, heard.came)
         said = _properties(heard)
         if "model_id" not in said or not any(name in said for name in _LIMITS):
             return Recognition(asked, "200, but no model_id with TGI's limits")
-        software = told(said).software
-        return Recognition(asked, f"200, {software} with {text_of(said['model_id'])}", told(said))
+        software = read_info(said).software
+        return Recognition(
+            asked, f"200, {software} with {text_of(said['model_id'])}", read_info(said)
+        )
 
 
 def create(links: Links) -> TgiHttp:
@@ -128,12 +132,12 @@ def create(links: Links) -> TgiHttp:
     return TgiHttp(links)
 
 
-def _properties(found: Heard) -> Mapping[str, object]:
+def _properties(found: ProbeResult) -> Mapping[str, object]:
     said = found.json
     return said if isinstance(said, dict) else {}
 
 
-def told(said: Mapping[str, object]) -> WorkerDescription:
+def read_info(said: Mapping[str, object]) -> WorkerDescription:
     """Read an answer of `/info`."""
     version = text_of(said.get("version"))
     context = count_of(said.get("max_total_tokens"))

@@ -17,7 +17,7 @@ import orjson
 from router.canonical import tokenize
 from router.canonical.text import TextRequest
 from router.canonical.tokenize import SHAPING, WITH_PIECES, WITH_STRINGS
-from router.canonical.values import dropped
+from router.canonical.values import dropped_names
 from router.dialects.tgi_http import request_mapping
 from router.errors import (
     WorkerBusy,
@@ -32,11 +32,11 @@ from router.openai.logprobs import MAX_LIKELIEST, Token
 from router.openai.result_writer import write_token_texts, write_tokens
 from router.openai.text_parser import answer_object, written_answer
 from router.openai.text_writer import Event, Reason, ToolCall
-from router.openai.usage import Tells, Usage, parsed, told
+from router.openai.usage import Usage, UsageFormat, parse_object, read_usage
 from router.requests import Kind, Request
 from router.select.fitness import estimated_tokens
-from router.translate.request import MappedRequest, checked, refuse
-from router.translate.text import OutputPiece, in_one_piece, read_by
+from router.translate.request import MappedRequest, read_or_reject, refuse_unread_fields
+from router.translate.text import OutputPiece, estimate_prompt_tokens, in_one_piece
 from router.workers import Worker
 
 TOKENIZE_PATH = "tokenize"
@@ -45,16 +45,16 @@ _TEXTS = frozenset({WITH_PIECES, WITH_STRINGS})
 _MOST_TOKEN = 2**32 - 1
 
 
-def tokens_asked(request: Request) -> MappedRequest:
+def map_token_request(request: Request) -> MappedRequest:
     """Translate a request for tokens; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
-    wanted = checked(tokenize.read, request)
-    refuse("TGI", wanted, SHAPING - _TEXTS)
+    wanted = read_or_reject(tokenize.read, request)
+    refuse_unread_fields("TGI", wanted, SHAPING - _TEXTS)
     unheard = ["add_special_tokens"] if wanted.special is False else []
-    unheard += [name for name in dropped(wanted) if name not in _TEXTS]
+    unheard += [name for name in dropped_names(wanted) if name not in _TEXTS]
     return MappedRequest(TOKENIZE_PATH, ({"inputs": wanted.text},), tuple(unheard))
 
 
-def tokens_told(request: Request, body: bytes) -> bytes:
+def read_token_answer(request: Request, body: bytes) -> bytes:
     """Return TGI's tokens as OpenAI's JSON; raise `WorkerFailed` for an invalid answer."""
     try:
         said = orjson.loads(body)
@@ -90,21 +90,23 @@ def _addressed(body: bytes, _: Worker) -> bytes:
 
 
 def _event(data: bytes) -> None:
-    of_token(_success(data))
+    read_token(_success(data))
 
 
 def _whole(request_body: bytes, body: bytes, header: Callable[[str], str]) -> Usage | None:
     said = _success(body)
     if not isinstance(said.get("generated_text"), str):
         raise WorkerFailed("the worker's answer has no text")
-    return of_details(said.get("details"), header("x-prompt-tokens"), partial(_read, request_body))
+    return usage_in_details(
+        said.get("details"), header("x-prompt-tokens"), partial(_read, request_body)
+    )
 
 
-def _tells(request_body: bytes) -> Tells:
+def _tells(request_body: bytes) -> UsageFormat:
     def read(data: bytes) -> Usage | None:
-        return of_details(parsed(data).get("details"), "", partial(_read, request_body))
+        return usage_in_details(parse_object(data).get("details"), "", partial(_read, request_body))
 
-    return Tells(b'"generated_tokens"', read)
+    return UsageFormat(b'"generated_tokens"', read)
 
 
 def _success(body: bytes) -> Mapping[str, object]:
@@ -142,11 +144,13 @@ def part(asked: TextRequest, data: bytes) -> OutputPiece:
     if "choices" in said:
         text, reason, likely = _of_chunk(said)
         # A later event may still report the usage.
-        return OutputPiece(text, reason, told(said), tokens=_likely(asked, likely))
+        return OutputPiece(text, reason, read_usage(said), tokens=_likely(asked, likely))
     if asked.kind is Kind.CHAT:
         raise WorkerFailed("an event of the worker's stream has no choice")
-    text, reason = of_token(said)
-    spent = of_details(said.get("details"), "", lambda: read_by(asked, 0)) or told(said)
+    text, reason = read_token(said)
+    spent = usage_in_details(
+        said.get("details"), "", lambda: estimate_prompt_tokens(asked, 0)
+    ) or read_usage(said)
     tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
     return OutputPiece(text, reason, spent, over=reason is not None, tokens=tokens)
 
@@ -163,12 +167,14 @@ def whole(
     match said:
         case {"choices": [{"text": str(text), **ending}, *_]}:
             ended = _reason(ending.get("finish_reason"))
-            return in_one_piece(asked, choice, OutputPiece(text, ended, told(said)))
+            return in_one_piece(asked, choice, OutputPiece(text, ended, read_usage(said)))
         case {"generated_text": str(text)}:
             details = said.get("details")
             rest = details if isinstance(details, dict) else {}
             told_by = header("x-prompt-tokens")
-            spent = of_details(details, told_by, lambda: read_by(asked, choice))
+            spent = usage_in_details(
+                details, told_by, lambda: estimate_prompt_tokens(asked, choice)
+            )
             tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
             ended = _reason(rest.get("finish_reason"))
             return in_one_piece(asked, choice, OutputPiece(text, ended, spent, tokens=tokens))
@@ -195,7 +201,7 @@ def _reason(said: object) -> Reason:
     return _REASONS.get(said, "stop") if isinstance(said, str) else "stop"
 
 
-def of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
+def read_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
     """Return the visible text of a stream's token, and the finish reason if the text ends there; raise `WorkerFailed`."""
     match said:
         case {"token": {"text": str(text), **rest}}:
@@ -248,7 +254,7 @@ def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
     raise WorkerFailed("an event of the worker's stream has no choice")
 
 
-def of_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> Usage | None:
+def usage_in_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> Usage | None:
     """Return the usage from the details of a text, `None` without them.
 
     The prompt's tokens come from the details, or else from the header that older servers send, or else from `read`, as an
@@ -275,7 +281,7 @@ def _chat(asked: TextRequest, choice: int, said: Mapping[str, object]) -> Output
             pass
         case _:
             raise WorkerFailed("the worker's answer has no message")
-    spent = told(said)
+    spent = read_usage(said)
     text = _notice(message) or message.get("content")
     calls = () if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
     if calls:

@@ -59,8 +59,8 @@ def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     tools = bool(asked.tools) and asked.tool_choice != "none"
     streamed = asked.stream and not tools
     path = CHAT if chat else STREAM if streamed else WHOLE
-    heard = _heard(asked)
-    lost = [name for name in values.dropped(asked) if name not in heard]
+    heard = _translated_fields(asked)
+    lost = [name for name in values.dropped_names(asked) if name not in heard]
     return MappedRequest(path, bodies, (*unheard, *lost), streamed)
 
 
@@ -95,11 +95,11 @@ def _infills(
         {**said, "prompt": [asked.prompts[choice // asked.n]], **_seeded(asked, choice)}
         for choice in range(asked.choices)
     )
-    lost += [name for name in values.dropped(asked) if name != SUFFIX]
+    lost += [name for name in values.dropped_names(asked) if name != SUFFIX]
     return MappedRequest(INFILL, bodies, (*unheard, *lost), asked.stream)
 
 
-def _heard(asked: TextRequest) -> set[str]:
+def _translated_fields(asked: TextRequest) -> set[str]:
     """Return the fields that are translated beside those which every protocol has."""
     heard = {REGEX} if asked.kind is Kind.CHAT else {REGEX, TRUNCATE}
     if asked.logprobs is not None:

@@ -13,7 +13,7 @@ from node.auth.errors import AuthError, KeyUnknown
 from node.auth.keys import ApiKey
 from node.auth.principal import PRINCIPAL
 from node.auth.socket_owner import UNASKED
-from node.config.settings import Keyless
+from node.config.settings import KeylessAccess
 from node.config.web import WebSettings
 from node.faces.app import application
 from node.lane.request import LaneRequest, read_head
@@ -44,7 +44,7 @@ async def guarded(access):
 @pytest.fixture
 async def node():
     async with guarded(
-        Access(token=TOKEN, keyless=Keyless.EVERYBODY, names=["vine.example"])
+        Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY, names=["vine.example"])
     ) as session:
         yield session
 
@@ -108,7 +108,9 @@ class Table:
     ("uid", "expected"), [(0, 200), (os.geteuid(), 200), (os.geteuid() + 1, 403), (None, 403)]
 )
 async def test_a_caller_over_loopback_is_judged_by_the_user_of_its_process(uid, expected):
-    async with guarded(Access(token=TOKEN, keyless=Keyless.EVERYBODY, sockets=Table(uid))) as node:
+    async with guarded(
+        Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY, sockets=Table(uid))
+    ) as node:
         assert await status(node.post("/change", json={})) == expected
         assert await status(node.get("/read")) == 200
         shown = {"Authorization": f"Bearer {TOKEN}"}
@@ -177,7 +179,7 @@ def test_a_head_is_remembered_as_admitted_only_if_no_key_is_needed_or_shown(
     uid, keyless, line, admitted
 ):
     head = read_head(b"POST /v1/a HTTP/1.1\r\nHost: a\r\n%b\r\nContent-Length: 0\r\n\r\n" % line)
-    access = Access(token=TOKEN, names=["a"], sockets=Table(uid), keyless=Keyless(keyless))
+    access = Access(token=TOKEN, names=["a"], sockets=Table(uid), keyless=KeylessAccess(keyless))
     with suppress(AuthError):
         access.admit(LaneRequest(head, b"", None, Connection()))
     assert head.admitted == admitted
@@ -186,7 +188,9 @@ def test_a_head_is_remembered_as_admitted_only_if_no_key_is_needed_or_shown(
 def test_callers_with_limits_by_address_are_checked_with_each_request():
     head = read_head(b"POST /v1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
     settings = WebSettings(names=("a",), rpm_per_address=1)
-    access = Access(token=TOKEN, settings=settings, sockets=Table(None), keyless=Keyless.EVERYBODY)
+    access = Access(
+        token=TOKEN, settings=settings, sockets=Table(None), keyless=KeylessAccess.EVERYBODY
+    )
     request = LaneRequest(head, b"", None, Connection())
     access.admit(request)
     assert (head.admitted, request[PRINCIPAL].address) == (False, "127.0.0.1")
@@ -218,14 +222,14 @@ def test_a_key_is_looked_up_with_each_request_even_if_the_head_is_the_same():
 
 @pytest.mark.parametrize(("keyless", "status_"), [("nobody", 401), ("everybody", 200)])
 async def test_the_operator_decides_who_needs_no_key(keyless, status_):
-    access = Access(token=TOKEN, sockets=Table(33), keyless=Keyless(keyless))
+    access = Access(token=TOKEN, sockets=Table(33), keyless=KeylessAccess(keyless))
     async with guarded(access) as node:
         assert await status(node.get("/read")) == status_
 
 
 async def test_a_refused_caller_is_told_what_to_show():
     async with (
-        guarded(Access(token=TOKEN, keyless=Keyless.EVERYBODY, sockets=Table(None))) as node,
+        guarded(Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY, sockets=Table(None))) as node,
         node.post("/change", json={}) as refused,
     ):
         said = (await refused.json())["message"]
@@ -359,7 +363,7 @@ async def test_callers_without_a_key_are_told_apart_by_address(uid, trusted, tol
 
     access = Access(
         token=TOKEN,
-        keyless=Keyless.EVERYBODY,
+        keyless=KeylessAccess.EVERYBODY,
         settings=WebSettings(trusted_proxies=(trusted,)),
         sockets=Table(uid),
     )
@@ -374,7 +378,7 @@ async def test_callers_without_a_key_are_told_apart_by_address(uid, trusted, tol
 
 
 async def test_an_empty_token_opens_nothing():
-    async with guarded(Access(token="", keyless=Keyless.EVERYBODY)) as node:
+    async with guarded(Access(token="", keyless=KeylessAccess.EVERYBODY)) as node:
         headers = {"X-Forwarded-For": "203.0.113.9", "Authorization": "Bearer "}
         assert await status(node.post("/change", json={}, headers=headers)) == 403
 
@@ -411,7 +415,7 @@ def test_no_other_address_or_name_is_this_machine(host):
 
 
 def settings(**given):
-    return Access(token=TOKEN, keyless=Keyless.EVERYBODY, settings=WebSettings(**given))
+    return Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY, settings=WebSettings(**given))
 
 
 @pytest.mark.parametrize(

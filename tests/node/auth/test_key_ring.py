@@ -264,7 +264,7 @@ async def test_a_grant_cannot_be_rotated_and_its_name_cannot_be_taken(issuing, c
 
 async def test_a_node_signs_no_more_grants_than_it_could_revoke(issuing, clock):
     long, short = terms(clock), terms(clock, days=1)
-    issuing._take(
+    issuing._replace(
         ApiKey(name=f"g{n}", hash=f"{n:064x}", issuer=ISSUER.peer, grant=f"{n:032x}", expires=(short if n % 2 else long).expires)
         for n in range(MAX_REVOKED)
     )  # fmt: skip

@@ -28,7 +28,7 @@ def test_a_trusted_issuers_grant_is_a_key_within_its_terms() -> None:
     found = KeyTable(rules=TRUSTING).find(written(grant))
     assert found is not None
     assert (found.name, found.rpm, found.expires) == (f"grant-{grant.id[:12]}", 60, ENDS)
-    assert [found.opens(model) for model in ("llama-8b", "p/llama-8b", "qwen")] == [
+    assert [found.allows(model) for model in ("llama-8b", "p/llama-8b", "qwen")] == [
         True,
         True,
         False,
@@ -72,7 +72,7 @@ def test_a_grant_that_was_passed_on_is_bound_by_all_grants_it_comes_from() -> No
     wider = narrow(grant, Terms(expires=ENDS + 9, models=("llama-8b", "qwen"), rpm=6_000))
     found = KeyTable(rules=TRUSTING).find(written(wider))
     assert found is not None
-    assert [found.opens(model) for model in ("llama-8b", "llama-70b", "qwen")] == [
+    assert [found.allows(model) for model in ("llama-8b", "llama-70b", "qwen")] == [
         True,
         False,
         False,

@@ -41,7 +41,7 @@ def test_keys_look_alike_and_are_never_the_same():
     ],
 )
 def test_a_pattern_matches_models_with_or_without_their_project(patterns, model, opens):
-    assert key(models=patterns).opens(model) is opens
+    assert key(models=patterns).allows(model) is opens
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.auth.prices import parse, priced
+from node.auth.prices import parse, with_costs
 from node.auth.usage_row import UsageRow, sums
 
 PRICES = [parse("llama-70b=2/6"), parse("lab/*=0.5/0.5"), parse("llama*=0.2/0.6")]
@@ -17,16 +17,16 @@ def row(model, read=1_000_000, written=500_000):
     [("llama-70b", 5.0), ("llama-8b", 0.5), ("p/llama-8b", 0.5), ("lab/qwen", 0.75), ("qwen", 0.0)],
 )
 def test_a_row_costs_what_its_model_costs(model, cost):
-    assert [one.cost for one in priced([row(model)], PRICES)] == [cost]
+    assert [one.cost for one in with_costs([row(model)], PRICES)] == [cost]
 
 
 def test_sums_of_several_models_add_what_each_cost():
-    [summed] = sums(priced([row("llama-70b"), row("llama-8b"), row("qwen")], PRICES), ("key",))
+    [summed] = sums(with_costs([row("llama-70b"), row("llama-8b"), row("qwen")], PRICES), ("key",))
     assert (summed.cost, summed.requests) == (5.5, 3)
 
 
 def test_without_prices_rows_are_as_they_were():
-    assert priced([row("llama")], []) == [row("llama")]
+    assert with_costs([row("llama")], []) == [row("llama")]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.config.sources import KEYS
-from node.runtime import only_node_in
+from node.runtime import hold_data_dir_lock
 from node.secrets.secret_files import read_swarm_key
 from router import policies
 from tests.node.cli.conftest import Modelvine
@@ -85,11 +85,11 @@ def test_a_node_has_at_least_one_process(modelvine: Modelvine) -> None:
 
 def test_two_nodes_never_share_a_data_directory(modelvine: Modelvine, data_dir: Path) -> None:
     data_dir.mkdir()
-    with only_node_in(data_dir):
+    with hold_data_dir_lock(data_dir):
         ended = modelvine("up", "--http", "127.0.0.1:0")
     assert ended.code == 1
     assert "another node already runs with the data directory" in ended.err
-    with only_node_in(data_dir):
+    with hold_data_dir_lock(data_dir):
         pass
 
 

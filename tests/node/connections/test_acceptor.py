@@ -34,7 +34,7 @@ async def served(folder=None, **said):
     app = application([web.get("/", tell)], lambda request: None)
     certificate = Certificate(*files) if files else None
     server = Listener(app, WebSettings(**given), counts, certificate=certificate)
-    await server.on(listener)
+    await server.listen_on(listener)
     try:
         yield listener.getsockname()[1], counts, files
     finally:

@@ -118,7 +118,7 @@ async def served():
     listener = socket.create_server(("127.0.0.1", 0))
     app.port = listener.getsockname()[1]
     app.server = Listener(app.made())
-    await app.server.on(listener)
+    await app.server.listen_on(listener)
     yield app
     await app.server.close(within=0.1)
 
@@ -184,8 +184,8 @@ async def test_bytes_behind_a_request_in_flight_wait_in_the_socket(served, calle
     connection = await connection_of(served)
     body = b"x" * BIG
     caller.writer.write(post(body) + post(b"last"))
-    await until(lambda: connection._ahead)
-    assert len(connection._ahead) < BIG // 4
+    await until(lambda: connection._unparsed)
+    assert len(connection._unparsed) < BIG // 4
     served.go.set()
     assert (await caller.hear())[1] == b"at last"
     assert await caller.hear() == (200, body)
@@ -231,7 +231,7 @@ async def test_a_long_body_is_taken_in_no_faster_than_it_is_read(served, caller)
     await served.begun.wait()
     connection = await connection_of(served)
     await until(lambda: not connection._handler.has_room)
-    assert connection._under_way.content.total_bytes < 2 * BODY_BYTES + 512 * 1024
+    assert connection._request.content.total_bytes < 2 * BODY_BYTES + 512 * 1024
 
 
 async def test_a_long_body_arrives_whole(caller):
@@ -272,11 +272,11 @@ async def test_what_follows_an_offer_of_websockets_waits_for_its_answer_unparsed
         await until(served.begun.is_set)
         caller.say(b"GET /" + b"x" * 4_000)
         (connection,) = served.server._connections
-        await until(lambda: connection._ahead)
-        waiting = len(connection._ahead)
+        await until(lambda: connection._unparsed)
+        waiting = len(connection._unparsed)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(connection._ahead) == waiting
+        assert len(connection._unparsed) == waiting
         served.go.set()
         assert [(await caller.hear())[0] for _ in range(2)] == [200, 200]
 
@@ -371,7 +371,7 @@ async def test_a_caller_that_half_closes_after_a_whole_request_gets_its_answer(
     caller.writer.write_eof()
     await served.begun.wait()
     connection = await connection_of(served)
-    await until(lambda: connection._left)
+    await until(lambda: connection._is_half_closed)
     connection.look(served.server.now)
     served.go.set()
     async with asyncio.timeout(5):
@@ -558,7 +558,7 @@ async def test_a_head_behind_a_request_in_flight_is_not_late(served, caller):
     await served.begun.wait()
     connection = await connection_of(served)
     caller.writer.write(post(b"") + b"GET / HT")
-    await until(lambda: connection._ahead)
+    await until(lambda: connection._unparsed)
     connection.look(served.server.now + 1e9)
     served.go.set()
     caller.writer.write(b"TP/1.1\r\n" + HOST + b"\r\n")

@@ -79,7 +79,7 @@ def made():
 async def place():
     listener = socket.create_server(("127.0.0.1", 0))
     server = Listener(made())
-    await server.on(listener)
+    await server.listen_on(listener)
     yield listener.getsockname()
     await server.close(within=0)
 
@@ -157,7 +157,7 @@ async def test_the_memory_that_one_connection_takes_over_tls_is_bounded(reads):
     trust(tls, certificate_of(theirs))
     listener = socket.create_server(("127.0.0.1", 0))
     server = Listener(made(), tls=tls)
-    await server.on(listener)
+    await server.listen_on(listener)
     context = client_context(theirs, certificate_of(ours))
     reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=context)
     again = GET * 1000

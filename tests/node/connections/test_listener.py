@@ -41,7 +41,7 @@ async def serving(app, tls=None, settings=None):
     listener = socket.create_server(("127.0.0.1", 0))
     made = application([web.get("/", app.answer)], lambda request: None)
     server = Listener(made, settings, tls=tls)
-    await server.on(listener)
+    await server.listen_on(listener)
     return server, listener.getsockname()[1]
 
 

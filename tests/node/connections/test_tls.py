@@ -37,7 +37,7 @@ async def served(folder, **limits):
     counts = ConnectionCounts()
     certificate = Certificate(*files)
     server = Listener(app, WebSettings(**limits), counts, certificate=certificate)
-    await server.on(listener)
+    await server.listen_on(listener)
     trusting = ssl.create_default_context(cafile=files[0])
     try:
         yield server, certificate, listener.getsockname(), trusting, counts

@@ -12,7 +12,7 @@ from node.config.addresses import HostPort
 from node.config.settings import NodeSettings, Settings
 from node.diagnosis import facts
 from node.diagnosis.machine import Directory, KernelClock
-from node.runtime import only_node_in
+from node.runtime import hold_data_dir_lock
 from node.secrets import identity
 from node.secrets.secret_files import read_control_token, read_swarm_key
 from registry.settings import MeshSettings
@@ -86,7 +86,7 @@ def test_a_port_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
 
 def test_the_holder_of_a_data_directory_is_found_without_trying_its_lock(tmp_path: Path) -> None:
     assert facts.lock_holder(tmp_path) is None
-    with only_node_in(tmp_path):
+    with hold_data_dir_lock(tmp_path):
         assert facts.lock_holder(tmp_path) == os.getpid()
         assert facts.absence(tmp_path, "refused", None).lock == os.getpid()
     assert facts.lock_holder(tmp_path) is None

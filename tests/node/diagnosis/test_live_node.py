@@ -80,7 +80,7 @@ def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_rea
     ],
 )  # fmt: skip
 def test_whether_other_nodes_can_dial_this_node_is_reported(said, nodes, state, words) -> None:
-    found = live_node.reached(status(**said), nodes)
+    found = live_node.check_reachability(status(**said), nodes)
     assert (found.state, words in found.what) == (state, True)
 
 
@@ -164,8 +164,8 @@ def test_mixed_versions_are_reported_by_node() -> None:
 
 
 def test_a_node_that_was_not_restarted_after_an_upgrade_is_reported() -> None:
-    assert live_node.upgraded(status(), "1.0") == []
-    assert only(live_node.upgraded(status(), "1.1")).what == (
+    assert live_node.check_installed_version(status(), "1.0") == []
+    assert only(live_node.check_installed_version(status(), "1.1")).what == (
         "modelvine 1.1 is installed, but the running node is 1.0"
     )
 

@@ -3,7 +3,7 @@
 import pytest
 
 from node.diagnosis import Severity, failures, machine
-from node.diagnosis.machine import Absence, Directory, KernelClock, Port, TlsFacts
+from node.diagnosis.machine import Directory, KernelClock, Port, TlsFacts, UnresponsiveNode
 
 DAY = 86_400.0
 GB = 1_000_000_000
@@ -158,14 +158,14 @@ def test_a_bootstrap_address_that_refuses_the_connection_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        (Absence("refused"), "not running here: refused"),
-        (Absence("refused", left=7), "process 7 ended unexpectedly"),
-        (Absence("refused", left=7, left_lives=True), "not running here"),
-        (Absence("timed out", lock=8), "process 8 has the data directory"),
+        (UnresponsiveNode("refused"), "not running here: refused"),
+        (UnresponsiveNode("refused", left=7), "process 7 ended unexpectedly"),
+        (UnresponsiveNode("refused", left=7, left_lives=True), "not running here"),
+        (UnresponsiveNode("timed out", lock=8), "process 8 has the data directory"),
     ],
 )
 def test_the_reason_why_no_node_answers_is_reported(facts, words) -> None:
-    found = machine.absent(facts)
+    found = machine.report_absence(facts)
     assert (found.state, words in found.what) == (Severity.FAIL, True)
 
 

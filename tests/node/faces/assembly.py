@@ -19,12 +19,12 @@ from node.assembly import exchange_load
 from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
-from node.auth.quotas import Quotas, of_addresses
+from node.auth.quotas import Quotas, limits_of_addresses
 from node.auth.receipt_book import ReceiptBook
 from node.auth.receipts import ReceiptLog
 from node.auth.usage import UsageLog
 from node.auth.usage_book import UsageBook
-from node.config.settings import Keyless, NodeSettings, Settings
+from node.config.settings import KeylessAccess, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
@@ -92,7 +92,7 @@ class Running:
 
 
 def settings_of(
-    *, web: WebSettings | None = None, keyless: Keyless = Keyless.EVERYBODY, **router
+    *, web: WebSettings | None = None, keyless: KeylessAccess = KeylessAccess.EVERYBODY, **router
 ) -> Settings:
     """Return settings whose times suit tests on one machine."""
     return Settings(
@@ -206,7 +206,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         inspection=Inspection(agent, router, time.monotonic),
         access=Access(token=TOKEN, keys=keys, keyless=settings.node.open, settings=settings.web),
         keys=keys,
-        quotas=Quotas(time.monotonic, time.time, of_addresses(settings.web)),
+        quotas=Quotas(time.monotonic, time.time, limits_of_addresses(settings.web)),
         usage=usage.book,
         usage_log=usage,
         audit=AuditLog(store, identity.peer, time.time),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.config.settings import Keyless
+from node.config.settings import KeylessAccess
 from registry.mesh.memory.network import MemoryNet
 from registry.signing import Identity
 from tests.node.faces.assembly import TOKEN, Pair, World, bearer, node, settings_of, until
@@ -39,7 +39,7 @@ async def served(alone, worker):
 @pytest.fixture
 async def closed(worker):
     """Yield a node that serves no caller without a key."""
-    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
+    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.NOBODY)) as one:
         one.http.headers.update(bearer(TOKEN))
         await one.register(worker)
         del one.http.headers["Authorization"]

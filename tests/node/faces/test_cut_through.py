@@ -100,7 +100,7 @@ class Stream:
         return {
             "body": unchunked(b"".join(self.caller.sent)),
             "sent": self.out.sent,
-            "lacking": self.tap.lacking,
+            "lacking": self.tap.missing_end,
             "recorded": self.recording.whole(),
             "told": told if not told.estimated else None,
             "broke": broke,

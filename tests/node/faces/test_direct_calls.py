@@ -26,7 +26,7 @@ def tasks(monkeypatch):
     hand_over = LaneConnection.hand_over
 
     def seen(connection, handler):
-        found.append(orjson.loads(connection._under_way.body)["model"])
+        found.append(orjson.loads(connection._request.body)["model"])
         hand_over(connection, handler)
 
     monkeypatch.setattr(LaneConnection, "hand_over", seen)

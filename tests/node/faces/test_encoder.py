@@ -11,7 +11,7 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY
 from node.faces.app import application
-from node.faces.encoder import SpokenAnswer, TextEncoder
+from node.faces.encoder import AnswerForm, TextEncoder
 from node.faces.errors import Refusal
 from node.faces.model_call import model_answer
 from node.faces.openai import request_of
@@ -64,7 +64,7 @@ def face(context):
             dropped = ("pitch",) if "pitch" in given else ()
             request = request_of(context, http, Kind.CHAT, orjson.dumps(said))
             voice = Shouting(Kind.CHAT, streams=streams, max_event_bytes=99_999)
-            return SpokenAnswer(request, voice, dropped)
+            return AnswerForm(request, voice, dropped)
 
         return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
 

@@ -92,5 +92,5 @@ async def test_a_revocation_reaches_the_nodes_that_trust_its_issuer(mesh):
     one, two = mesh.one.context, mesh.two.context
     two.keys._rules = two.keys._rules.__class__(two.peer, frozenset({one.peer}))
     await one.registry.take_back((Revocation("0f" * 16, 4_000_000_000),))
-    two.keys._take(two.keys.keys)
+    two.keys._replace(two.keys.keys)
     await until(lambda: "0f" * 16 in two.keys.table.rules.revoked)

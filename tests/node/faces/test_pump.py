@@ -222,8 +222,8 @@ async def test_a_stream_that_fails_does_not_stop_the_others() -> None:
 
 async def test_a_bounded_number_pass_at_once_while_the_queue_is_empty() -> None:
     queue = PumpQueue()
-    assert [queue.at_once() for _ in range(PER_TURN + 1)] == [True] * PER_TURN + [False]
+    assert [queue.may_skip() for _ in range(PER_TURN + 1)] == [True] * PER_TURN + [False]
     queue.add(lambda: None)
-    assert not queue.at_once()
+    assert not queue.may_skip()
     await turns(1)
-    assert queue.at_once()
+    assert queue.may_skip()

@@ -255,7 +255,7 @@ async def long(request):
 async def test_a_caller_that_reads_a_long_answer_slowly_is_not_cut_off():
     listener = socket.create_server(("127.0.0.1", 0))
     server = Listener(application([web.get("/", long)], lambda request: None))
-    await server.on(listener)
+    await server.listen_on(listener)
     reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=64 * 1024)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")

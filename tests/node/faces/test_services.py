@@ -5,7 +5,7 @@ import asyncio
 import orjson
 import pytest
 
-from registry.records import SERVICE_TYPES, name_of_any
+from registry.records import SERVICE_TYPES, service_type_name
 from router.services.calls import CALLS
 from router.translate.verbatim import LLAMA_STACK
 from tests.node.faces.assembly import told, until
@@ -52,7 +52,7 @@ async def http(request, mesh, stack):
     row = {"project": "p", "models": models}
     assert (await told(mesh.one.http.post("/api/v0/ai/project/register", json=row)))[0] == 200
     for kind in SERVICE_TYPES:
-        await mesh.knows(mesh.two, name_of_any(kind))
+        await mesh.knows(mesh.two, service_type_name(kind))
     return (mesh.one if request.param == "serving" else mesh.two).http
 
 
@@ -155,7 +155,7 @@ async def test_an_id_of_an_unregistered_home_is_unavailable_and_not_unknown(http
     row = {"project": "p"}
     status, _ = await told(mesh.one.http.post("/api/v0/ai/project/unregister", json=row))
     assert status == 200
-    name = name_of_any(next(iter(SERVICE_TYPES)))
+    name = service_type_name(next(iter(SERVICE_TYPES)))
     await until(lambda: name not in mesh.two.context.registry.catalog.offers)
     async with http.get("/batch_inference/jobs/status", params={"job_id": id_}) as response:
         assert response.status == 503

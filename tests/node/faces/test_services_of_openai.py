@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from registry.records import ModelType, name_of_any
+from registry.records import ModelType, service_type_name
 from tests.node.faces.assembly import openai_at
 from tests.workers import openai_services
 from tests.workers.raw import raw, take
@@ -27,7 +27,7 @@ async def servers():
 async def client(request, mesh, servers):
     for name, kind in TYPES.items():
         await mesh.one.register(servers[name], model=name, type=int(kind))
-        await mesh.knows(mesh.two, name_of_any(kind))
+        await mesh.knows(mesh.two, service_type_name(kind))
     async with openai_at(mesh.one if request.param == "serving" else mesh.two) as made:
         yield made
 
@@ -102,7 +102,7 @@ async def test_a_page_of_a_service_runs_no_script_in_the_origin_of_the_node(mesh
         row = {"project": "p", "model": "pages", "api": url, "type": int(ModelType.BATCH)}
         async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
             assert response.status == 200
-        await mesh.knows(mesh.two, name_of_any(ModelType.BATCH))
+        await mesh.knows(mesh.two, service_type_name(ModelType.BATCH))
         asked = mesh.one if place == "serving" else mesh.two
         async with asked.http.get("/v1/files/x/content") as response:
             assert (response.status, response.headers["content-type"]) == (200, said.decode())

@@ -6,7 +6,7 @@ import openai
 import orjson
 import pytest
 
-from registry.records import ModelType, name_of_any
+from registry.records import ModelType, service_type_name
 from tests.node.faces.assembly import openai_at, told
 from tests.node.faces.test_services import as_specified
 from tests.workers import llama_stack_services, openai_services
@@ -25,7 +25,7 @@ async def server():
 async def placed(request, mesh, url, **fields):
     for kind in KINDS:
         await mesh.one.register(type("At", (), {"url": url}), model="it", type=int(kind), **fields)
-        await mesh.knows(mesh.two, name_of_any(kind))
+        await mesh.knows(mesh.two, service_type_name(kind))
     return mesh.one if request.param == "serving" else mesh.two
 
 

@@ -35,4 +35,4 @@ ENDED = b'data: {"choices":[{"finish_reason": "stop"}]}\n\n'
 def test_a_stream_with_a_finish_reason_lacks_only_its_done(pieces, lacking):
     done = StreamEnd()
     assert b"".join(map(done.seen, pieces)) == b"".join(pieces)
-    assert done.lacking == lacking
+    assert done.missing_end == lacking

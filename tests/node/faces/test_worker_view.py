@@ -1,6 +1,6 @@
 """View of what workers report about themselves: only what they reported."""
 
-from node.faces.worker_view import MAX_NAMES, abilities, rows_of
+from node.faces.worker_view import MAX_NAMES, abilities, learned_rows
 from registry.records import Ability, Service
 from router.worker_description import OfferedModel, WorkerDescription
 from router.workers import Worker
@@ -9,13 +9,13 @@ WORKER = Worker(Service("p", "m", "c"), "http://w")
 
 
 def test_a_worker_that_reported_nothing_has_no_row() -> None:
-    assert rows_of([WORKER], {}) == {}
-    assert rows_of([WORKER], {WORKER: WorkerDescription()}) == {}
+    assert learned_rows([WORKER], {}) == {}
+    assert learned_rows([WORKER], {WORKER: WorkerDescription()}) == {}
 
 
 def test_a_row_holds_what_was_reported_and_nothing_else() -> None:
     said = WorkerDescription("s", (OfferedModel("m", 8),))
-    assert rows_of([WORKER], {WORKER: said}) == {
+    assert learned_rows([WORKER], {WORKER: said}) == {
         "learned": [
             {
                 "project": "p",
@@ -31,7 +31,7 @@ def test_a_row_holds_what_was_reported_and_nothing_else() -> None:
 
 def test_of_many_models_the_first_are_named() -> None:
     said = WorkerDescription(models=tuple(OfferedModel(str(n)) for n in range(2 * MAX_NAMES)))
-    (row,) = rows_of([WORKER], {WORKER: said})["learned"]
+    (row,) = learned_rows([WORKER], {WORKER: said})["learned"]
     assert len(row["models"]) == MAX_NAMES
 
 

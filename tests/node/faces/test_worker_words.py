@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.faces.worker_words import MAX_FAULTS, place_of, words_of
+from node.faces.worker_words import MAX_FAULTS, message_in, place_of
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from node.faces.worker_words import MAX_FAULTS, place_of, words_of
     ],
 )
 def test_the_message_is_found_in_every_shape(said, words):
-    assert words_of(said) == words
+    assert message_in(said) == words
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ async def served(*, lane: bool):
     listener = socket.create_server(("127.0.0.1", 0))
     app.port = listener.getsockname()[1]
     app.server = Listener(app.made(lane=lane), SETTINGS)
-    await app.server.on(listener)
+    await app.server.listen_on(listener)
     try:
         yield app
     finally:

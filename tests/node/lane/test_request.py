@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.lane.request import MAX_BODY_BYTES, MAX_HEAD_BYTES, LaneRequest, read_head
-from router.http.repeated_head import remembered
+from router.http.repeated_head import repeated_head_of
 
 BODY = b'{"model":"tiny"}'
 PLAIN = (
@@ -148,11 +148,11 @@ NAMED = with_line(b"X-Request-Id: " + ID)
 def test_a_repeated_head_is_read_as_a_new_one(whole, changes) -> None:
     first, data = read_head(whole), whole
     assert first is not None
-    pattern = remembered(whole[: first.body_at])
+    pattern = repeated_head_of(whole[: first.body_at])
     assert pattern is not None
     for at, length, put in changes:
         data = data[:at] + put + data[at + length :]
-    found = pattern.found_in(data)
+    found = pattern.match(data)
     if found is None:
         return
     again, anew = first.again(*found), read_head(data)

@@ -4,7 +4,7 @@ from collections import Counter
 
 from node.connection_limits import ConnectionCounts
 from node.observe.aggregate import Aggregate, together
-from node.observe.counters import Counts, Times
+from node.observe.counters import Counts, LabelledCount
 from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
 from node.observe.recent_lines import LogLine, RecentLines
@@ -39,7 +39,7 @@ LINES = (LogLine(1.5, "INFO", "x", "older", 7, 1), LogLine(3.5, "INFO", "x", "ne
 
 
 def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> LoadReport:
-    requests, routed = (Times("chat", "200", served),), (("held", in_flight + 1),)
+    requests, routed = (LabelledCount("chat", "200", served),), (("held", in_flight + 1),)
     events = (("evicted_by_all", served),)
     counts = Counts(
         requests, routed=routed, connection_events=events, connections=2, in_flight=in_flight
@@ -70,7 +70,7 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
         assert aggregate.connections() == ConnectionCounts(4, Counter(evicted_by_all=7))
         aggregate.part(two)
         past, present = aggregate.others()
-        assert (past.requests, past.in_flight) == ((Times("chat", "200", 4),), 0)
+        assert (past.requests, past.in_flight) == ((LabelledCount("chat", "200", 4),), 0)
         assert present == one.state.counts
         assert aggregate.in_flight() == 1
         assert aggregate.connections() == ConnectionCounts(2, Counter(evicted_by_all=7))

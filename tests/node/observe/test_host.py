@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.observe.host import Host, host_name, look, nvidia_cards, without_serials
+from node.observe.host import Host, host_name, nvidia_cards, read_facts, without_serials
 from registry.wire import is_node_name
 
 CPU = """processor\t: {n}
@@ -42,15 +42,15 @@ def root(tmp_path):
 
 def test_threads_are_counted_by_socket_and_core(root):
     one = {"model_name": "Quick 9000", "total_cores": 2, "total_threads": 4}
-    assert look(root)["cpu"] == [one, one]
+    assert read_facts(root)["cpu"] == [one, one]
 
 
 def test_memory_is_in_bytes(root):
-    assert look(root)["memory"]["total_physical_bytes"] == 16 * 1024 * 1024
+    assert read_facts(root)["memory"]["total_physical_bytes"] == 16 * 1024 * 1024
 
 
 def test_disks_are_listed_but_loop_devices_and_optical_drives_are_not(root):
-    fast, slow = look(root)["disk"]
+    fast, slow = read_facts(root)["disk"]
     assert fast == {
         "drive_type": "SSD",
         "size_bytes": 1024 * 1024,
@@ -61,11 +61,11 @@ def test_disks_are_listed_but_loop_devices_and_optical_drives_are_not(root):
 
 
 def test_serial_numbers_can_be_left_out(root):
-    assert [disk["serial_number"] for disk in without_serials(look(root))["disk"]] == ["", ""]
+    assert [disk["serial_number"] for disk in without_serials(read_facts(root))["disk"]] == ["", ""]
 
 
 def test_the_operating_system_is_named(root):
-    seen = look(root)["os"]
+    seen = read_facts(root)["os"]
     assert seen["platform"] == "debian"
     assert seen["platform_version"] == "13"
     assert seen.keys() == {
@@ -79,7 +79,7 @@ def test_the_operating_system_is_named(root):
 
 
 def test_a_machine_that_shows_nothing_has_nothing(tmp_path):
-    seen = look(tmp_path)
+    seen = read_facts(tmp_path)
     assert (seen["cpu"], seen["disk"], seen["memory"]["total_physical_bytes"]) == ([], [], 0)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.sources import redraws
+from node.config.sources import can_redraw
 from node.observe.logs import (
     MAX_LINE,
     MAX_TEMPLATES,
@@ -373,9 +373,9 @@ def test_no_color_and_a_dumb_terminal_are_respected() -> None:
     with os.fdopen(master, "rb"), os.fdopen(slave, "w") as terminal:
         assert wants_colour(terminal, {})
         assert not wants_colour(terminal, {"NO_COLOR": "1"})
-        assert redraws(terminal, {"NO_COLOR": "1"})
+        assert can_redraw(terminal, {"NO_COLOR": "1"})
         assert not wants_colour(terminal, {"TERM": "dumb"})
-        assert not redraws(terminal, {"TERM": "dumb"})
+        assert not can_redraw(terminal, {"TERM": "dumb"})
 
 
 def test_a_file_is_not_coloured(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.observe.metrics import MANY, Metrics, Sizes
+from node.observe.metrics import MANY, GaugeValues, Metrics
 from node.observe.request_sums import MAX_MODELS
 from registry.records import PeerId, Service
 from router.errors import WorkerFailed
@@ -13,7 +13,7 @@ from router.select.candidates import Candidate
 from router.worker_metrics import Figure
 from tests.node.observe.accounts import account_with
 
-SIZES = Sizes(
+SIZES = GaugeValues(
     nodes={"alive": 3, "lost": 1},
     services=7,
     workers=2,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from node.config.settings import NodeSettings
 from node.observe import genai, otlp
-from node.observe.measurements import Measured, Measurements, measurements_exporter_of
+from node.observe.measurements import HistogramValue, Measurements, measurements_exporter_of
 from node.observe.otlp import DROPPED, SENT, OtlpExporter
 from node.observe.tracing import Span, SpanEvent, SpanKind
 from tests.otlp_receiver import receiving
@@ -20,7 +20,7 @@ FACE = Span(
     events=(SpanEvent(genai.FIRST_BYTE, 1_500),),
 )  # fmt: skip
 ATTRIBUTES = ((genai.OPERATION, "chat"), (genai.REQUEST_MODEL, "llama"))
-TIMES = Measured(genai.TIME_PER_OUTPUT, ATTRIBUTES, (0, 2, 1, *(0,) * 11), 0.09)
+TIMES = HistogramValue(genai.TIME_PER_OUTPUT, ATTRIBUTES, (0, 2, 1, *(0,) * 11), 0.09)
 PROCESS = {genai.SERVICE: "modelvine", genai.INSTANCE: "here"}
 
 

@@ -2,7 +2,7 @@
 
 from node.auth.usage_history import BUCKET, UsageHistory
 from node.observe.queue_samples import FRESH, QueueSamples
-from node.observe.recent import Recent
+from node.observe.recent import RecentRequests
 from registry.records import Load, PeerId, Service
 from router.state.remote_load import Report, Reports
 from tests.node.auth.test_usage_history import Time, row
@@ -23,7 +23,7 @@ class Scene:
     def __init__(self):
         self.time = Time()
         self.history, self.workers, self.reports = UsageHistory(self.time), Workers(), Reports()
-        self.recent = Recent(self.time)
+        self.recent = RecentRequests(self.time)
         self.samples = QueueSamples(
             self.history,
             self.recent,

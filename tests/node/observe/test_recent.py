@@ -1,7 +1,7 @@
 """Recent requests: the last ones in their order, and no more than that."""
 
 from node.faces.access_log import Account
-from node.observe.recent import MAX_WORDS, MOST, Recent
+from node.observe.recent import MAX_WORDS, MOST, RecentRequests
 from registry.records import Service
 from router.errors import WorkerBusy, WorkerFailed
 from router.outcome import Outcome
@@ -16,7 +16,7 @@ def ended(recent, *names):
 
 
 def test_the_last_requests_are_remembered_and_their_numbers_go_on():
-    recent = Recent(lambda: 5.0, most=3)
+    recent = RecentRequests(lambda: 5.0, most=3)
     ended(recent, *"abcde")
     assert [one.id for one in recent.ended] == ["c", "d", "e"]
     assert [one.id for one in recent.since(4)] == ["e"]
@@ -25,7 +25,7 @@ def test_the_last_requests_are_remembered_and_their_numbers_go_on():
 
 
 def test_a_failed_attempt_is_kept_with_its_request_and_cut():
-    recent = Recent(lambda: 5.0, most=1)
+    recent = RecentRequests(lambda: 5.0, most=1)
     error = WorkerFailed("x" * 2 * MAX_WORDS)
     for request in ("r-1", "r-2"):
         candidate = Candidate("node", Service("p", "m", "c"))
@@ -41,7 +41,7 @@ def test_a_failed_attempt_is_kept_with_its_request_and_cut():
 
 
 def test_refusals_for_lack_of_room_are_counted_by_model_and_node():
-    recent = Recent(lambda: 5.0)
+    recent = RecentRequests(lambda: 5.0)
     candidate = Candidate("node", Service("p", "m", "c"))
     for error in (WorkerBusy("full"), WorkerBusy("full"), WorkerFailed("broken")):
         recent.failed_attempt(Outcome(candidate, error, 0.5, request="r", circuit="closed"), error)

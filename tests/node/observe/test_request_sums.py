@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from node.observe.counters import SECONDS, Spent, Times
+from node.observe.counters import SECONDS, LabelledCount, Spent
 from node.observe.request_sums import Histogram, RequestSums
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -46,7 +46,11 @@ def test_requests_are_counted_by_kind_and_status_and_tokens_by_model_and_source(
     sums.add({}, ended[:1])
     counts = sums.counts()
     kind = Kind.CHAT.value
-    assert counts.requests == (Times(kind, "200", 3), Times(kind, "499", 1), Times(kind, "502", 1))
+    assert counts.requests == (
+        LabelledCount(kind, "200", 3),
+        LabelledCount(kind, "499", 1),
+        LabelledCount(kind, "502", 1),
+    )
     assert {*counts.tokens} == {
         Spent("m", "prompt", "no", 12),
         Spent("m", "completion", "no", 8),

@@ -95,10 +95,10 @@ def test_without_a_callers_decision_chance_decides_and_the_next_hop_is_told():
 
 def test_the_spans_of_a_failed_and_an_answered_attempt():
     trace = traced()
-    first = trace.attempted(chat(), OURS, (THEIRS,), 1)
+    first = trace.add_attempt(chat(), OURS, (THEIRS,), 1)
     first.began = 2.0
     first.over(WorkerFailed("it quotes the prompt"), None, 3.0)
-    second = trace.attempted(chat(), THEIRS, (), 2)
+    second = trace.add_attempt(chat(), THEIRS, (), 2)
     second.began = 3.0
     second.answered("direct", 200, 4.0)
     second.over(None, None, 5.0)
@@ -129,7 +129,7 @@ def test_the_spans_of_a_failed_and_an_answered_attempt():
 
 def test_a_span_shows_only_host_and_port_of_a_workers_address():
     trace = traced()
-    attempt = trace.attempted(chat(), OURS, (), 1)
+    attempt = trace.add_attempt(chat(), OURS, (), 1)
     attempt.began, attempt.ended = 2.0, 3.0
     *_, call = spans_of(concluded(status=499), trace, Place(), 0.0)
     assert (call.attributes[genai.SERVER], call.attributes[genai.PORT]) == ("127.0.0.1", 8080)
@@ -146,8 +146,8 @@ def test_a_choice_that_failed_has_no_candidates_and_no_attempts():
 
 def test_an_attempt_that_never_began_has_no_span_and_one_that_never_ended_ends_with_its_request():
     trace = traced()
-    trace.attempted(chat(), THEIRS, (), 1)
-    overtaken = trace.attempted(chat(), THEIRS, (), 2)
+    trace.add_attempt(chat(), THEIRS, (), 1)
+    overtaken = trace.add_attempt(chat(), THEIRS, (), 2)
     overtaken.began = 2.0
     face, _, left = spans_of(concluded(status=499), trace, Place(), 0.0)
     assert left.ended == face.ended

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.peers.followers import follow_loads, follow_ways, tell_of
+from node.peers.followers import follow_links, follow_loads, log_changes
 from registry import wire
 from registry.catalog import Catalog
 from registry.members.liveness import Presence
@@ -52,7 +52,7 @@ async def test_a_node_that_was_away_and_is_alive_again_is_tried_anew_once(
     story = [Presence.ALIVE, away, Presence.SUSPECT, Presence.ALIVE, Presence.ALIVE]
     forgiven: list[PeerId] = []
     others = Others()
-    changed = follow_ways(world.links, others, forgive=forgiven.append)
+    changed = follow_links(world.links, others, forgive=forgiven.append)
     for others.now in story:
         changed([THEM])
     assert forgiven == [THEM]
@@ -60,15 +60,15 @@ async def test_a_node_that_was_away_and_is_alive_again_is_tried_anew_once(
 
 async def test_an_address_of_an_unreachable_node_has_to_be_proven_anew() -> None:
     doubted: list[PeerId] = []
-    links = SimpleNamespace(doubt=doubted.append)
-    follow_ways(links, Others(Presence.UNREACHABLE), forgive=lambda _: None)([THEM])
+    links = SimpleNamespace(recheck_address=doubted.append)
+    follow_links(links, Others(Presence.UNREACHABLE), forgive=lambda _: None)([THEM])
     assert doubted == [THEM]
 
 
 async def test_idle_connections_to_a_node_are_let_go_of_when_it_was_started_anew() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as ours:
         others = Others()
-        changed = follow_ways(ours, others, forgive=lambda _: None)
+        changed = follow_links(ours, others, forgive=lambda _: None)
 
         def learn(epoch: int, sequence: int) -> None:
             record = Record(node.identity.peer, Version(epoch, sequence), reach=node.reach)
@@ -76,15 +76,15 @@ async def test_idle_connections_to_a_node_are_let_go_of_when_it_was_started_anew
             changed([node.identity.peer])
 
         async def connected() -> Link:
-            async with ours.to(node.identity.peer) as link:
+            async with ours.visit(node.identity.peer) as link:
                 return link
 
         learn(1, 1)
         place = (await connected()).place
         learn(1, 2)
-        assert not place.unused
+        assert not place.is_unused
         learn(2, 1)
-        await until(lambda: place.unused)
+        await until(lambda: place.is_unused)
 
 
 @pytest.mark.parametrize("gone", [Presence.LOST, Presence.LEFT])
@@ -114,7 +114,7 @@ async def test_a_flood_of_new_nodes_makes_few_lines_in_the_log(
         now=lambda: now,
         random=lambda: 0.5,
     )
-    registry.on_change(tell_of(registry, lambda: now))
+    registry.on_change(log_changes(registry, lambda: now))
 
     async def meet(number: int, standing: Standing = Standing.SERVING) -> None:
         other = Identity(number.to_bytes(32, "big"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from node.peers.node_events import NodeEvents
 from registry import wire
 from registry.catalog import Catalog
-from registry.members.liveness import Presence, Pulse
+from registry.members.liveness import MemberHealth, Presence
 from registry.records import PeerId, Record, Version
 from tests.strategies import IDENTITIES
 
@@ -28,7 +28,7 @@ class Others:
     def presence(self, node: PeerId) -> Presence:
         return self.now
 
-    def pulse(self, node: PeerId) -> Pulse | None:
+    def health_of(self, node: PeerId) -> MemberHealth | None:
         return None
 
 

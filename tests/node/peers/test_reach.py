@@ -1,7 +1,7 @@
 """Addresses that a node gives to other nodes, and what a lone node tells its operator."""
 
 from node.config.addresses import HostPort
-from node.peers.reach import invitation, own_ports, reach_of, within_reach
+from node.peers.reach import invitation, local_address, own_ports, reach_of
 
 
 def test_a_listener_on_one_address_is_found_there() -> None:
@@ -32,9 +32,9 @@ def test_the_host_of_a_relay_is_no_link_of_the_node() -> None:
 
 
 def test_our_own_listener_is_reached_where_it_listens() -> None:
-    assert str(within_reach(HostPort("10.0.0.1", 7000))) == "10.0.0.1:7000"
-    assert str(within_reach(HostPort("0.0.0.0", 7000))) == "127.0.0.1:7000"
-    assert str(within_reach(HostPort("::", 7000))) == "[::1]:7000"
+    assert str(local_address(HostPort("10.0.0.1", 7000))) == "10.0.0.1:7000"
+    assert str(local_address(HostPort("0.0.0.0", 7000))) == "127.0.0.1:7000"
+    assert str(local_address(HostPort("::", 7000))) == "[::1]:7000"
 
 
 def test_a_node_knows_the_ports_that_are_its_own() -> None:

@@ -6,7 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node.processes.forward import ConnectionUse, DescriptorReceiver, DescriptorSender, borrow, lend
+from node.processes.forward import (
+    ConnectionUse,
+    DescriptorReceiver,
+    DescriptorSender,
+    borrow_pipe,
+    lend_pipe,
+)
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
 from registry.mesh.memory.network import pipe_between
@@ -66,7 +72,7 @@ async def test_opening_a_connection_to_a_process_that_is_gone_raises_an_error(
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         building.doors.open(ConnectionUse.HTTP)
     with pytest.raises(PeerUnreachable):
-        await borrow(building.doors, THEM)
+        await borrow_pipe(building.doors, THEM)
 
 
 async def test_the_end_of_a_helper_brings_no_connection_to_the_receiver(
@@ -87,9 +93,9 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
             return ours
 
     crew = BackgroundTasks()
-    slots = crew.spawn(borrow(building.doors, THEM))
+    slots = crew.spawn(borrow_pipe(building.doors, THEM))
     await until(lambda: bool(building.came))
-    crew.spawn(lend(building.came.pop()[1], Peers()))
+    crew.spawn(lend_pipe(building.came.pop()[1], Peers()))
     pipe = await slots
     assert (asked, pipe.peer) == ([THEM], THEM)
     await pipe.write(b"x" * 300_000)
@@ -106,8 +112,8 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
 
 async def test_a_helper_is_told_that_a_peer_is_unreachable(building: Building) -> None:
     crew = BackgroundTasks()
-    slots = crew.spawn(borrow(building.doors, THEM))
+    slots = crew.spawn(borrow_pipe(building.doors, THEM))
     await until(lambda: bool(building.came))
-    crew.spawn(lend(building.came.pop()[1], NoMesh()))
+    crew.spawn(lend_pipe(building.came.pop()[1], NoMesh()))
     with pytest.raises(PeerUnreachable):
         await slots

@@ -12,11 +12,11 @@ from aiohttp import web
 
 from node.auth.access import Access
 from node.config.addresses import HostPort
-from node.config.settings import Keyless
+from node.config.settings import KeylessAccess
 from node.config.web import WebSettings
 from node.faces.app import application
 from node.faces.response_writer import StreamedResponse, cut
-from node.listeners import Listener, bind, place_of
+from node.listeners import Listener, bind, listening_address
 from node.processes import forward
 from node.processes.forward import (
     ConnectionUse,
@@ -25,12 +25,12 @@ from node.processes.forward import (
     ForwardedAccess,
 )
 from registry.task_group import BackgroundTasks
-from router.http.pool import PooledPlace
+from router.http.pool import ConnectionPool
 from router.peers.headers import CALLER
 from tests.node.faces.assembly import settings_of
 
 SHARED = WebSettings(origins=("https://chat.example",))
-JUDGE = ForwardedAccess(token="the token", settings=SHARED, keyless=Keyless.EVERYBODY)
+JUDGE = ForwardedAccess(token="the token", settings=SHARED, keyless=KeylessAccess.EVERYBODY)
 
 
 async def _told(request: web.Request) -> web.StreamResponse:
@@ -85,21 +85,21 @@ async def asked(request: pytest.FixtureRequest) -> AsyncIterator[aiohttp.ClientS
         crew.spawn(first.take(connection))
 
     async with AsyncExitStack() as closing:
-        closing.push_async_callback(crew.dismiss)
+        closing.push_async_callback(crew.cancel_all)
         closing.push_async_callback(first.close)
         closing.callback(DescriptorReceiver(ours, let_in).close)
         closing.enter_context(theirs)
         settings = settings_of(**getattr(request, "param", {}))
-        place = PooledPlace(DescriptorSender(theirs).dial(), settings.router)
+        place = ConnectionPool(DescriptorSender(theirs).dial(), settings.router)
         closing.callback(place.close)
-        access = Access(token="", settings=SHARED, keyless=Keyless.EVERYBODY)
+        access = Access(token="", settings=SHARED, keyless=KeylessAccess.EVERYBODY)
         of_nodes = forward.link_routes(place, settings)
         made = application([*of_nodes, *forward.routes(place, access, settings)], access.admit)
         helper = Listener(made, SHARED)
         closing.push_async_callback(helper.close)
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
-        await helper.on(listener)
-        session = aiohttp.ClientSession(f"http://{place_of(listener)}")
+        await helper.listen_on(listener)
+        session = aiohttp.ClientSession(f"http://{listening_address(listener)}")
         yield await closing.enter_async_context(session)
 
 

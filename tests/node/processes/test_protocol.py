@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.settings import NodeSettings, Settings
-from node.observe.counters import Counts, Spread, Times
-from node.observe.measurements import Measured
+from node.observe.counters import Counts, HistogramCounts, LabelledCount
+from node.observe.measurements import HistogramValue
 from node.observe.recent import NoRoomCount
 from node.observe.request_sums import Histogram
 from node.processes import protocol
@@ -14,6 +14,7 @@ from node.processes.protocol import (
     MAX_FRAME_BYTES,
     EvidenceShown,
     Frames,
+    Hello,
     Leave,
     LoadHeard,
     LoadReport,
@@ -24,9 +25,8 @@ from node.processes.protocol import (
     SlotRefused,
     StateAsked,
     Unreadable,
-    Welcome,
     WorkersHeld,
-    framed,
+    encode_frame,
     read_by_first,
     read_by_helper,
 )
@@ -38,12 +38,12 @@ SERVICE = Service("p", "m", "1", ModelType.IMAGE)
 LOADS = ((SERVICE, Load(1, 2, slots=3, rate=4.5, first=0.1)),)
 HISTOGRAM = Histogram()
 COUNTS = Counts(
-    requests=(Times("chat", "200", 3),),
-    seconds=(Spread("chat", tuple(HISTOGRAM.counts), 1.5),),
+    requests=(LabelledCount("chat", "200", 3),),
+    seconds=(HistogramCounts("chat", tuple(HISTOGRAM.counts), 1.5),),
     in_flight=2,
 )
 TOLD = (
-    Welcome(bytes(range(32)), Settings(), "127.0.0.1:1", "127.0.0.1:2"),
+    Hello(bytes(range(32)), Settings(), "127.0.0.1:1", "127.0.0.1:2"),
     WorkersHeld((Worker(SERVICE, "http://127.0.0.1:1", capacity=4),)),
     WorkersHeld(
         (Worker(SERVICE, "http://w", load='{"n":1}', headers=(("a", "b"),), template="plain"),)
@@ -62,29 +62,29 @@ SAID = (
     EvidenceShown(PeerId("a"), Evidence.FAILED),
     LoadReport(1, 2, LOADS, COUNTS, 0.1, 0.05),
     RequestsObserved((NoRoomCount("m", PeerId("a"), 3),)),
-    RequestsObserved((), (Measured("name", (("a", "b"),), (0, 1), 1.5),)),
+    RequestsObserved((), (HistogramValue("name", (("a", "b"),), (0, 1), 1.5),)),
 )
 
 
 @pytest.mark.parametrize("word", TOLD, ids=lambda word: type(word).__name__)
 def test_a_message_of_the_first_process_is_read_as_it_was_sent(word) -> None:
-    assert [read_by_helper(frame) for frame in Frames().cut(framed(word))] == [word]
+    assert [read_by_helper(frame) for frame in Frames().cut(encode_frame(word))] == [word]
 
 
 @pytest.mark.parametrize("word", SAID, ids=lambda word: type(word).__name__)
 def test_a_message_of_a_helper_is_read_as_it_was_sent(word) -> None:
-    assert [read_by_first(frame) for frame in Frames().cut(framed(word))] == [word]
+    assert [read_by_first(frame) for frame in Frames().cut(encode_frame(word))] == [word]
 
 
 def test_a_path_in_the_settings_need_not_be_utf8() -> None:
     settings = Settings(node=NodeSettings(data_dir="/tmp/d\udcff"))
-    word = Welcome(bytes(32), settings, "127.0.0.1:1", "127.0.0.1:2")
-    assert [read_by_helper(frame) for frame in Frames().cut(framed(word))] == [word]
+    word = Hello(bytes(32), settings, "127.0.0.1:1", "127.0.0.1:2")
+    assert [read_by_helper(frame) for frame in Frames().cut(encode_frame(word))] == [word]
 
 
 @given(st.lists(st.integers(1, 9)), st.integers(1, 50))
 def test_frames_are_whole_however_the_bytes_are_cut(numbers: list[int], size: int) -> None:
-    sent = b"".join(framed(StateAsked(number)) for number in numbers)
+    sent = b"".join(encode_frame(StateAsked(number)) for number in numbers)
     frames = Frames()
     found = [f for at in range(0, len(sent), size) for f in frames.cut(sent[at : at + size])]
     assert [read_by_helper(frame) for frame in found] == [StateAsked(number) for number in numbers]
@@ -102,9 +102,9 @@ def test_a_frame_that_is_too_long_is_refused_before_it_has_arrived() -> None:
     with pytest.raises(Unreadable):
         Frames().cut((MAX_FRAME_BYTES + 1).to_bytes(4) + b"{")
     with pytest.raises(Unreadable):
-        framed(NodeSeen(PeerId("a"), Presence.ALIVE, bytes(MAX_FRAME_BYTES)))
+        encode_frame(NodeSeen(PeerId("a"), Presence.ALIVE, bytes(MAX_FRAME_BYTES)))
 
 
 def test_a_key_is_never_shown() -> None:
     assert "seed" not in repr(TOLD[0])
-    assert protocol.Welcome.__name__ in repr(TOLD[0])
+    assert protocol.Hello.__name__ in repr(TOLD[0])

@@ -20,7 +20,7 @@ from node.processes.protocol import (
     SlotUsed,
     ToFirst,
     ToHelper,
-    framed,
+    encode_frame,
     read_by_first,
     read_by_helper,
 )
@@ -55,14 +55,14 @@ class Pair:
             world.serve(*candidates)
 
     def _up(self, word: ToFirst) -> None:
-        (frame,) = Frames().cut(framed(word))
+        (frame,) = Frames().cut(encode_frame(word))
         word = read_by_first(frame)
         self.said.append(word)
         if isinstance(word, SlotAsked | SlotCancelled | SlotFreed | SlotUsed):
             asyncio.get_running_loop().call_soon(self.slots.hear, word)
 
     def _down(self, word: ToHelper) -> None:
-        (frame,) = Frames().cut(framed(word))
+        (frame,) = Frames().cut(encode_frame(word))
         word = read_by_helper(frame)
         assert isinstance(word, SlotGranted | SlotRefused | Relayed)
         asyncio.get_running_loop().call_soon(self.client.hear, word)
@@ -74,7 +74,7 @@ async def pair() -> AsyncIterator[Pair]:
         one, two = [await closing.enter_async_context(links(QUICK.model_copy(update={"queue": 20}))) for _ in "ab"]  # fmt: skip
         made = Pair(one, two)
         yield made
-        await made.crew.dismiss()
+        await made.crew.cancel_all()
         made.slots.end()
         assert not made.lending.router.in_flight
         assert not made.asking.router.in_flight
@@ -160,7 +160,7 @@ async def test_slots_that_a_dead_helper_held_are_free_again(
     pair.slots.hear(SlotAsked(2, (SERVICE,)))
     pair.slots.hear(SlotAsked(3, (SERVICE,), waiting=True, model=MODEL))
     await asyncio.sleep(0)
-    await pair.crew.dismiss()
+    await pair.crew.cancel_all()
     pair.slots.end()
     assert not pair.lending.router.in_flight
 

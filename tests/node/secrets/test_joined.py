@@ -12,7 +12,13 @@ from node.auth.grants import Terms
 from node.auth.invitation import Invitation
 from node.config.settings import NodeSettings, Settings
 from node.errors import SecretRefused
-from node.secrets.joined import join, joined, sealed, shown, with_way
+from node.secrets.joined import (
+    load_invitation,
+    read_argument,
+    save_invitation,
+    seal_grant,
+    with_invitation,
+)
 from node.secrets.secret_files import read_swarm_key
 from registry.settings import MeshSettings
 from tests.strategies import IDENTITIES
@@ -28,15 +34,15 @@ def given(key: str = "", *, seconds: float = 86_400, places: tuple[str, ...] = (
 
 
 def test_an_invitation_is_kept_for_its_owner_alone_and_replaced_by_the_next(tmp_path: Path) -> None:
-    assert joined(tmp_path) is None
-    join(tmp_path, given(SWARM_KEY))
-    held = joined(tmp_path)
+    assert load_invitation(tmp_path) is None
+    save_invitation(tmp_path, given(SWARM_KEY))
+    held = load_invitation(tmp_path)
     assert held is not None
     assert (held.addresses, held.swarm_key) == ((PLACE,), SWARM_KEY)
     assert read_swarm_key(tmp_path / "swarm.key") == SWARM_KEY
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
-    join(tmp_path, given())
-    assert joined(tmp_path) != held
+    save_invitation(tmp_path, given())
+    assert load_invitation(tmp_path) != held
     assert [file.name for file in tmp_path.iterdir()] == ["invitation"]
 
 
@@ -53,11 +59,11 @@ def test_an_invitation_is_kept_for_its_owner_alone_and_replaced_by_the_next(tmp_
 def test_a_wrong_or_expired_invitation_is_refused_and_changes_nothing(
     tmp_path: Path, text: str, words: str
 ) -> None:
-    join(tmp_path, given(SWARM_KEY))
-    before = joined(tmp_path)
+    save_invitation(tmp_path, given(SWARM_KEY))
+    before = load_invitation(tmp_path)
     with pytest.raises(SecretRefused, match=words):
-        join(tmp_path, text)
-    assert joined(tmp_path) == before
+        save_invitation(tmp_path, text)
+    assert load_invitation(tmp_path) == before
 
 
 def test_an_invitation_that_is_already_kept_may_be_named_again_after_it_expires(
@@ -66,28 +72,28 @@ def test_an_invitation_that_is_already_kept_may_be_named_again_after_it_expires(
     over = given(SWARM_KEY, seconds=-60)
     (tmp_path / "invitation").touch(mode=0o600)
     (tmp_path / "invitation").write_text(over + "\n")
-    join(tmp_path, over)
+    save_invitation(tmp_path, over)
     with pytest.raises(SecretRefused, match="ended"):
-        join(tmp_path, given(SWARM_KEY, seconds=-60))
+        save_invitation(tmp_path, given(SWARM_KEY, seconds=-60))
 
 
 def test_an_invitation_adds_its_addresses_and_its_swarm_key_where_none_is_set(
     tmp_path: Path,
 ) -> None:
     held = invitation.read(given(SWARM_KEY))
-    plain = with_way(Settings(), held, tmp_path)
+    plain = with_invitation(Settings(), held, tmp_path)
     assert (plain.mesh.bootstrap, plain.node.swarm_key) == ((PLACE,), str(tmp_path / "swarm.key"))
     other = PLACE.replace("192.0.2.7", "192.0.2.8")
     own = Settings(node=NodeSettings(swarm_key="mine"), mesh=MeshSettings(bootstrap=(other, PLACE)))
-    both = with_way(own, held, tmp_path)
+    both = with_invitation(own, held, tmp_path)
     assert (both.mesh.bootstrap, both.node.swarm_key) == ((other, PLACE), "mine")
-    assert with_way(Settings(), invitation.read(given()), tmp_path).node.swarm_key == ""
+    assert with_invitation(Settings(), invitation.read(given()), tmp_path).node.swarm_key == ""
 
 
 def test_the_grant_of_an_invitation_is_sealed_for_this_node_unless_it_has_expired() -> None:
-    text = sealed(invitation.read(given()), SELF)
+    text = seal_grant(invitation.read(given()), SELF)
     grants.check(grants.read(text), holder=SELF)
-    assert sealed(invitation.read(given(seconds=-1)), SELF) == ""
+    assert seal_grant(invitation.read(given(seconds=-1)), SELF) == ""
 
 
 def test_an_invitation_is_given_as_text_in_a_file_or_on_standard_input(
@@ -96,9 +102,9 @@ def test_an_invitation_is_given_as_text_in_a_file_or_on_standard_input(
     file = tmp_path / "invitation"
     file.touch(mode=0o600)
     file.write_text("mv_grant_x\n")
-    assert shown(f"@{file}") == shown("mv_grant_x") == "mv_grant_x"
+    assert read_argument(f"@{file}") == read_argument("mv_grant_x") == "mv_grant_x"
     monkeypatch.setattr("sys.stdin", io.StringIO("mv_grant_x\n"))
-    assert shown("-") == "mv_grant_x"
+    assert read_argument("-") == "mv_grant_x"
     file.chmod(0o644)
     with pytest.raises(SecretRefused, match="chmod 600"):
-        shown(f"@{file}")
+        read_argument(f"@{file}")

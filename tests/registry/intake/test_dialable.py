@@ -2,7 +2,12 @@
 
 import pytest
 
-from registry.intake.dialable import among_ourselves, credible, direct_addresses, relayed_addresses
+from registry.intake.dialable import (
+    direct_addresses,
+    is_credible_host,
+    is_local_only,
+    relayed_addresses,
+)
 from registry.records import Reach
 from registry.signing import Identity
 
@@ -33,13 +38,13 @@ DISGUISED = ["127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1"]
 
 @pytest.mark.parametrize("together", [True, False])
 def test_only_addresses_that_a_machine_can_have_are_believed(together: bool) -> None:
-    assert [host for host in ANYWHERE if not credible(host, together=together)] == []
-    assert [host for host in NOWHERE + DISGUISED if credible(host, together=together)] == []
+    assert [host for host in ANYWHERE if not is_credible_host(host, together=together)] == []
+    assert [host for host in NOWHERE + DISGUISED if is_credible_host(host, together=together)] == []
 
 
 def test_a_claim_of_loopback_counts_only_among_nodes_of_one_machine() -> None:
-    assert [host for host in LOOPBACK if credible(host, together=False)] == []
-    assert [host for host in LOOPBACK if not credible(host, together=True)] == []
+    assert [host for host in LOOPBACK if is_credible_host(host, together=False)] == []
+    assert [host for host in LOOPBACK if not is_credible_host(host, together=True)] == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_we_are_among_ourselves_when_all_our_own_addresses_are_loopback(
     own: Reach,
     together: bool,
 ) -> None:
-    assert among_ourselves(own) is together
+    assert is_local_only(own) is together
 
 
 def test_only_addresses_that_lead_to_the_node_itself_are_dialled() -> None:

@@ -54,7 +54,7 @@ def batch(owners: list[Identity]) -> bytes:
 
 def test_a_neighbour_brings_in_a_burst_of_strangers_and_later_a_few_more() -> None:
     one = replica(strangers_per_second=2.0)
-    one.meet(ATTACKER.peer, 0.0, chosen=False)
+    one.note_connected(ATTACKER.peer, 0.0, chosen=False)
     assert bring_in(one, MADE_UP, ATTACKER) == AT_ONCE
     assert bring_in(one, MADE_UP[AT_ONCE:], ATTACKER, now=5.0) == 10
 
@@ -67,14 +67,14 @@ def test_strangers_of_one_neighbour_do_not_use_up_the_allowance_of_another() -> 
 
 def test_a_connected_node_introduces_itself_however_many_strangers_it_brought() -> None:
     one = replica()
-    one.meet(ATTACKER.peer, 0.0, chosen=False)
+    one.note_connected(ATTACKER.peer, 0.0, chosen=False)
     bring_in(one, MADE_UP, ATTACKER)
     assert bring_in(one, [ATTACKER], ATTACKER) == 1
 
 
 def test_a_fresh_node_learns_a_large_mesh_from_the_first_node_that_it_chose() -> None:
     newcomers = Newcomers(places=10_000, per_second=2.0)
-    newcomers.meet(FRIEND.peer, chosen=True)
+    newcomers.note_connected(FRIEND.peer, chosen=True)
     assert newcomers.allowance(FRIEND.peer, 0.0) == CHOSEN_AT_ONCE
     newcomers.part(FRIEND.peer, held=True)
     assert newcomers.allowance(FRIEND.peer, 0.0) == AT_ONCE
@@ -84,7 +84,7 @@ def test_strangers_never_fill_the_places_that_are_kept_for_nodes_that_we_meet() 
     one = replica(max_nodes=40)
     bring_in(one, MADE_UP[:100], ATTACKER)
     assert len(one.catalog.held) == 1 + 30
-    one.meet(JOINER.peer, 0.0, chosen=False)
+    one.note_connected(JOINER.peer, 0.0, chosen=False)
     assert bring_in(one, [JOINER], JOINER) == 1
     assert len(one.catalog.held) == 1 + 31
 
@@ -95,7 +95,7 @@ def test_in_a_full_registry_a_node_that_we_meet_takes_the_place_of_the_newest_st
     bring_in(one, [first, *others], ATTACKER)
     friends = [Identity(bytes([n]) * 32) for n in range(50, 54)]
     for friend in friends:
-        one.meet(friend.peer, 0.0, chosen=False)
+        one.note_connected(friend.peer, 0.0, chosen=False)
         assert bring_in(one, [friend], friend) == 1
     assert len(one.catalog.held) == 8
     assert {friend.peer for friend in friends} < one.catalog.held.keys()
@@ -106,7 +106,7 @@ def test_in_a_full_registry_a_node_that_we_meet_takes_the_place_of_the_newest_st
 def test_a_stranger_never_takes_the_place_of_a_node_that_lives() -> None:
     one = replica(max_nodes=4)
     for friend in (FRIEND, JOINER, ATTACKER):
-        one.meet(friend.peer, 0.0, chosen=False)
+        one.note_connected(friend.peer, 0.0, chosen=False)
         bring_in(one, [friend], friend)
     assert bring_in(one, MADE_UP[:5], ATTACKER) == 0
 
@@ -114,7 +114,7 @@ def test_a_stranger_never_takes_the_place_of_a_node_that_lives() -> None:
 def test_lost_nodes_make_room_and_lost_strangers_first() -> None:
     newcomers = Newcomers(places=4, per_second=2.0)
     met, stranger, newcomer = (PeerId(name) for name in ("met", "stranger", "newcomer"))
-    newcomers.meet(met, chosen=False)
+    newcomers.note_connected(met, chosen=False)
     for node in (met, stranger):
         newcomers.held(node)
     assert newcomers.make_room(newcomer, [met, stranger]) == stranger
@@ -147,7 +147,7 @@ def test_signatures_of_strangers_beyond_the_allowance_are_not_even_checked() -> 
 
 def test_a_node_that_disconnects_without_having_sent_a_record_is_forgotten() -> None:
     newcomers = Newcomers(places=4, per_second=2.0)
-    newcomers.meet(JOINER.peer, chosen=True)
+    newcomers.note_connected(JOINER.peer, chosen=True)
     newcomers.part(JOINER.peer, held=False)
     assert not newcomers.has_met(JOINER.peer)
 
@@ -181,7 +181,7 @@ def test_the_weight_of_strangers_is_bounded_for_each_neighbour_and_in_total() ->
     assert held(one) <= HEAVIEST + LIGHT * len(one.catalog.held)
     # A light stranger still gets a place, and so does a connected node of any weight.
     assert bring_in(one, MADE_UP[100:101], ATTACKER, now=60.0) == 1
-    one.meet(MADE_UP[102].peer, 60.0, chosen=False)
+    one.note_connected(MADE_UP[102].peer, 60.0, chosen=False)
     one.receive(heavy(MADE_UP[102]), 60.0, via=MADE_UP[102].peer)
     assert MADE_UP[102].peer in one.catalog.held
 
@@ -190,7 +190,7 @@ def test_a_stranger_that_grows_too_heavy_keeps_its_older_record_and_is_not_fetch
     None
 ):
     one, via = replica(), FRIEND.peer
-    one.meet(via, 0.0, chosen=True)
+    one.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:
         one.receive(heavy(owner), 0.0, via=via)
     grower = MADE_UP[9]
@@ -198,17 +198,17 @@ def test_a_stranger_that_grows_too_heavy_keeps_its_older_record_and_is_not_fetch
     with pytest.raises(LimitReached, match="their limit of services"):
         one.receive(heavy(grower, sequence=2), 1.0, via=via)
     assert len(one.catalog.held[grower.peer].record.services) == 1
-    assert one.refuses(grower.peer, 2.0)
-    assert not one.refuses(grower.peer, 2.0 + REFUSED_SECONDS)
+    assert one.is_refused(grower.peer, 2.0)
+    assert not one.is_refused(grower.peer, 2.0 + REFUSED_SECONDS)
     # Once the node has connected, its weight does not count.
-    one.meet(grower.peer, 3.0, chosen=False)
+    one.note_connected(grower.peer, 3.0, chosen=False)
     one.receive(heavy(grower, sequence=2), 3.0, via=grower.peer)
     assert len(one.catalog.held[grower.peer].record.services) == 2_000
 
 
 def test_lost_nodes_make_room_for_a_heavy_stranger() -> None:
     one, via = replica(), FRIEND.peer
-    one.meet(via, 0.0, chosen=True)
+    one.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:
         one.receive(heavy(owner), 0.0, via=via)
     later = 3 * RegistrySettings().lease
@@ -240,7 +240,7 @@ def test_what_a_record_weighs() -> None:
 
 def test_a_refused_stranger_displaces_no_node() -> None:
     one, via = replica(), FRIEND.peer
-    one.meet(via, 0.0, chosen=True)
+    one.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:4]:
         one.receive(heavy(owner), 0.0, via=via)
     later = 3 * RegistrySettings().lease
@@ -263,7 +263,7 @@ def replica_of_less(one: Replica) -> Replica:
 
 def test_a_record_of_a_long_dead_node_displaces_no_other() -> None:
     one, via = replica(), FRIEND.peer
-    one.meet(via, 0.0, chosen=True)
+    one.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:
         one.receive(heavy(owner), 0.0, via=via)
     later = 3 * RegistrySettings().lease

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.members.deadlines import MemberDeadlines
-from registry.members.liveness import Evidence, Pulse, Status
+from registry.members.liveness import Evidence, MemberHealth, Status
 from registry.records import PeerId
 
 NODES = [PeerId(name) for name in "abcdef"]
 times = st.floats(0, 100, width=16)
 pulses = st.builds(
-    Pulse,
+    MemberHealth,
     contact=st.sampled_from(Status),
     heard=times,
     since=times,
@@ -26,7 +26,10 @@ passings = st.fixed_dictionaries({"lease": times, "suspicion": times, "awake": t
 
 
 def take(
-    some: MemberDeadlines, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse | None
+    some: MemberDeadlines,
+    plain: dict[PeerId, MemberHealth],
+    node: PeerId,
+    pulse: MemberHealth | None,
 ) -> None:
     if pulse is not None:
         some.put(node, pulse)
@@ -38,12 +41,12 @@ def take(
 
 @given(st.lists(st.one_of(puts, st.tuples(times, passings))))
 def test_passing_time_over_all_members_equals_passing_it_over_each_pulse(
-    steps: list[tuple[PeerId, Pulse | None] | tuple[float, dict[str, float]]],
+    steps: list[tuple[PeerId, MemberHealth | None] | tuple[float, dict[str, float]]],
 ) -> None:
-    some, plain = MemberDeadlines(), dict[PeerId, Pulse]()
+    some, plain = MemberDeadlines(), dict[PeerId, MemberHealth]()
     for step in steps:
         match step:
-            case (str() as node, Pulse() | None as pulse):
+            case (str() as node, MemberHealth() | None as pulse):
                 take(some, plain, PeerId(node), pulse)
             case (float() as now, dict() as given_times):
                 after = {node: pulse.at(now, **given_times) for node, pulse in plain.items()}
@@ -54,6 +57,6 @@ def test_passing_time_over_all_members_equals_passing_it_over_each_pulse(
                 plain = after
         assert dict(some) == plain
         lost = [node for node, pulse in plain.items() if pulse.contact is Status.LOST]
-        assert some.living == len(plain) - len(lost)
+        assert some.living_count == len(plain) - len(lost)
         assert sorted(some.lost) == sorted(lost)
         assert [plain[n].heard for n in some.lost] == sorted(plain[n].heard for n in lost)

@@ -18,10 +18,10 @@ from registry.members.liveness import (
     TABLE,
     UNPROBED,
     Evidence,
+    MemberHealth,
     Presence,
-    Pulse,
     Status,
-    first_pulse,
+    initial_health,
     presence,
 )
 from registry.records import Standing
@@ -30,21 +30,21 @@ LEASE, SUSPICION = 15.0, 6.0
 EVERY_CASE = list(product(Status, Evidence))
 
 
-def alive(heard: float = 0.0) -> Pulse:
-    return first_pulse(heard=heard, now=heard, lease=LEASE)
+def alive(heard: float = 0.0) -> MemberHealth:
+    return initial_health(heard=heard, now=heard, lease=LEASE)
 
 
-def at(pulse: Pulse, now: float) -> Pulse:
+def at(pulse: MemberHealth, now: float) -> MemberHealth:
     return pulse.at(now, lease=LEASE, suspicion=SUSPICION)
 
 
-def unreached(pulse: Pulse, *times: float) -> Pulse:
+def unreached(pulse: MemberHealth, *times: float) -> MemberHealth:
     for now in times:
         pulse = pulse.after(Evidence.UNREACHED, now)
     return pulse
 
 
-def due(pulse: Pulse) -> float:
+def due(pulse: MemberHealth) -> float:
     return pulse.due(lease=LEASE, suspicion=SUSPICION)
 
 
@@ -53,7 +53,7 @@ def test_every_evidence_in_every_state_leads_to_a_state(
     contact: Status, evidence: Evidence
 ) -> None:
     shut = Evidence.FAILED if contact is Status.UNREACHABLE else None
-    pulse = Pulse(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
+    pulse = MemberHealth(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
     after = pulse.after(evidence, 2.0)
     expected = TABLE[contact].get(evidence, contact)
     assert after.contact is expected
@@ -73,7 +73,7 @@ def test_the_table_has_a_row_for_every_state(contact: Status) -> None:
 def test_any_sign_of_life_makes_a_node_alive_if_our_way_to_it_is_open(
     contact: Status, evidence: Evidence
 ) -> None:
-    before = Pulse(contact, heard=0.0, since=0.0, why=Evidence.SILENCE)
+    before = MemberHealth(contact, heard=0.0, since=0.0, why=Evidence.SILENCE)
     assert before.after(evidence, 1.0).contact is Status.ALIVE
 
 
@@ -98,7 +98,7 @@ def test_our_own_failures_do_not_make_an_unreachable_node_suspect_but_a_round_wi
 
 
 def test_a_node_that_spoke_while_our_way_failed_is_unreachable_not_suspect() -> None:
-    seen = alive().barred(Evidence.MISSED, 1.0)
+    seen = alive().with_path_failure(Evidence.MISSED, 1.0)
     assert (seen.contact, seen.why) == (Status.UNREACHABLE, Evidence.MISSED)
     assert seen.heard == 0.0
 
@@ -146,7 +146,7 @@ def test_another_nodes_doubt_counts_as_one_round_of_probes_but_not_as_both() -> 
 
 
 def test_a_doubt_that_no_probe_confirmed_lasts_longer_but_not_for_ever() -> None:
-    doubted = Pulse(Status.ALIVE, heard=0.9, since=0.0, why=Evidence.WORD)
+    doubted = MemberHealth(Status.ALIVE, heard=0.9, since=0.0, why=Evidence.WORD)
     doubted = doubted.after(Evidence.FAILED, 1.0)
     assert doubted.due(lease=100.0, suspicion=6.0) == 1.0 + UNPROBED * 6.0
 
@@ -205,7 +205,7 @@ def test_a_pulse_changes_when_it_is_due_and_not_before(
 def test_a_node_known_by_hearsay_is_alive_as_long_as_what_was_heard_is_fresh(
     age: float, contact: Status
 ) -> None:
-    pulse = first_pulse(heard=1_000.0 - age, now=1_000.0, lease=LEASE)
+    pulse = initial_health(heard=1_000.0 - age, now=1_000.0, lease=LEASE)
     assert pulse.contact is contact
     assert due(pulse) == (inf if contact is Status.LOST else 1_000.0 - age + LEASE)
 

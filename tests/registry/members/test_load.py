@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry import wire
-from registry.members.load import INTERVAL, REPEAT, Reporter, loads_in
+from registry.members.load import INTERVAL, REPEAT, Reporter, loads_by_service
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Load, LoadNote, PeerId, Record, Service, Version
 from registry.wire import MAX_LOADS
@@ -114,7 +114,7 @@ def test_rows_are_read_by_their_place_in_the_record_as_it_was_signed() -> None:
     record = Record(PeerId("n"), Version(1, 1), services=(LLAMA, QWEN), skipped=(0, 2))
     rows = tuple((place, busy(place + 1)) for place in range(6))
     note = LoadNote(record.node, record.version, 1, rows)
-    assert loads_in(note, record) == {LLAMA: busy(2), QWEN: busy(4)}
+    assert loads_by_service(note, record) == {LLAMA: busy(2), QWEN: busy(4)}
 
 
 def test_a_record_that_skips_nothing_names_its_services_in_order() -> None:

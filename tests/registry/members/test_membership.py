@@ -35,7 +35,7 @@ def test_restored_nodes_are_lost_until_they_are_heard() -> None:
     some.restore(A, 5.0)
     assert some.pulses[A].contact is Status.LOST
     assert not some.observe(A, Evidence.LINKED, 6.0)
-    assert some.probes(6.0) == [A]
+    assert some.start_due_probes(6.0) == [A]
     assert some.observe(A, Evidence.ANSWERED, 6.1)
     assert some.pulses[A].contact is Status.ALIVE
 
@@ -80,7 +80,7 @@ def story(
     for tenth in range(int(since * 10) + 1, int(until * 10) + 1):
         now = tenth / 10
         some.tick(now)
-        for node in some.probes(now):
+        for node in some.start_due_probes(now):
             probed.append((now, node))
             if node in dead:
                 some.observe(node, Evidence.MISSED, now)
@@ -109,7 +109,7 @@ def test_a_node_that_is_heard_all_the_time_is_not_probed() -> None:
     for tenth in range(100):
         some.observe(A, Evidence.WORD, tenth / 10)
         some.tick(tenth / 10)
-        assert some.probes(tenth / 10) == []
+        assert some.start_due_probes(tenth / 10) == []
 
 
 def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time_for_doubt() -> (
@@ -121,7 +121,7 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
     for tenth in range(1, 100):
         now = tenth / 10
         some.tick(now)
-        for node in some.probes(now):
+        for node in some.start_due_probes(now):
             evidence = Evidence.ANSWERED if node == B else Evidence.UNREACHED
             some.observe(node, evidence, now)
             some.ended(node, now)
@@ -135,7 +135,7 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
 def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
     some = knowing(A)
     some.observe(A, Evidence.PARTED, 1.0)
-    assert some.probes(1.0) == [A]
+    assert some.start_due_probes(1.0) == [A]
     if life is Evidence.ASKED:
         some.observe(A, Evidence.LINKED, 1.1)
     some.observe(A, life, 1.2)
@@ -144,7 +144,7 @@ def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
     some.observe(A, Evidence.UNREACHED, 1.3)
     answered = life is Evidence.ANSWERED
     assert some.pulses[A].contact is (Status.ALIVE if answered else Status.UNREACHABLE)
-    assert some.doubts(10.0) == []
+    assert some.take_due_doubts(10.0) == []
 
 
 @pytest.mark.parametrize("late", [Evidence.ANSWERED, Evidence.PROVEN])
@@ -165,7 +165,7 @@ def test_an_answer_to_a_question_from_before_the_connection_ended_settles_no_dou
 def test_a_late_answer_counts_while_the_connection_stands_since_that_is_probed_in_turn() -> None:
     some = knowing(A)
     some.look(A, 1.0)
-    some.probes(1.0)
+    some.start_due_probes(1.0)
     some.observe(A, Evidence.MISSED, 2.0)
     assert some.observe(A, Evidence.ANSWERED, 2.1, asked=1.5)
     assert story(some, 5.0, since=2.1) != []
@@ -201,7 +201,7 @@ def test_a_node_out_of_reach_is_alive_at_its_first_answer() -> None:
     story(some, 30.0, proven=frozenset({A}))
     assert some.observe(A, Evidence.ANSWERED, 30.0)
     assert some.pulses[A].contact is Status.ALIVE
-    assert some.probes(30.1) == []
+    assert some.start_due_probes(30.1) == []
 
 
 def test_a_node_that_dies_out_of_our_reach_is_lost() -> None:
@@ -216,7 +216,7 @@ def test_a_new_connection_to_a_node_out_of_reach_is_tried_at_once() -> None:
     story(some, 60.0, proven=frozenset({A}))
     some.observe(A, Evidence.LINKED, 60.1)
     assert some.pulses[A].contact is Status.UNREACHABLE
-    assert A in some.probes(60.1)
+    assert A in some.start_due_probes(60.1)
 
 
 def test_a_request_that_waits_makes_us_probe_at_once_but_not_over_and_over() -> None:
@@ -224,7 +224,7 @@ def test_a_request_that_waits_makes_us_probe_at_once_but_not_over_and_over() -> 
     some.observe(A, Evidence.ANSWERED, 10.0)
     assert some.look(A, 10.1)
     assert not some.look(A, 10.2)
-    assert some.probes(10.2) == [A]
+    assert some.start_due_probes(10.2) == [A]
     some.observe(A, Evidence.ANSWERED, 10.3)
     assert some.look(A, 10.2 + LOOK)
 
@@ -234,7 +234,7 @@ def test_a_node_that_left_our_probe_unanswered_is_silent_until_it_answers_whatev
 ):
     some = knowing(A)
     some.look(A, 1.0)
-    some.probes(1.0)
+    some.start_due_probes(1.0)
     some.observe(A, Evidence.MISSED, 1.8)
     some.observe(A, Evidence.PROVEN, 1.9)
     assert some.silent(A)
@@ -262,8 +262,8 @@ def test_strangers_lost_nodes_and_nodes_that_left_are_not_looked_for(node: PeerI
 def test_a_node_that_is_looked_for_is_dialled_and_one_merely_accused_is_left_to_helpers() -> None:
     some = knowing(A, B, linked=False)
     some.look(A, 1.0)
-    some.accuse(B, 1.0)
-    assert some.probes(1.5) == [A, B]
+    some.note_doubt(B, 1.0)
+    assert some.start_due_probes(1.5) == [A, B]
     some.tick(1.5)
     assert next(some.round(A, {C: 0.1})) == ProbeStep(OwnProbe.DIAL, (C,))
     assert next(some.round(B, {C: 0.1})) == ProbeStep(OwnProbe.NOTHING, (C,))
@@ -271,10 +271,10 @@ def test_a_node_that_is_looked_for_is_dialled_and_one_merely_accused_is_left_to_
 
 def test_the_helper_whose_proof_came_before_is_asked_first() -> None:
     some = knowing(A)
-    some.proved(A, C)
+    some.note_proof(A, C)
     some.observe(A, Evidence.MISSED, 0.0)
     some.look(A, 1.0)
-    some.probes(1.0)
+    some.start_due_probes(1.0)
     crowd = {PeerId(f"peer-{number}"): 0.1 for number in range(50)}
     assert next(some.round(A, {**crowd, C: 0.1})).helpers[0] == C
 
@@ -284,27 +284,27 @@ def test_the_helper_whose_proof_came_before_is_asked_first() -> None:
 
 def test_another_nodes_doubt_makes_us_probe_and_changes_nothing_else() -> None:
     some = knowing(A, linked=False)
-    some.accuse(A, 1.0)
+    some.note_doubt(A, 1.0)
     some.tick(1.0)
-    assert some.probes(1.0) == []
+    assert some.start_due_probes(1.0) == []
     assert some.pulses[A].contact is Status.ALIVE
-    assert some.probes(1.0 + SETTINGS.probe_timeout) == [A]
+    assert some.start_due_probes(1.0 + SETTINGS.probe_timeout) == [A]
 
 
 def test_a_sign_of_life_in_time_makes_the_probe_needless() -> None:
     some = knowing(A, linked=False)
-    some.accuse(A, 1.0)
+    some.note_doubt(A, 1.0)
     some.observe(A, Evidence.WORD, 1.1)
-    assert some.probes(5.0) == []
+    assert some.start_due_probes(5.0) == []
 
 
 def test_doubts_without_end_cost_one_probe_in_the_time_of_suspicion() -> None:
     some = knowing(A, linked=False)
     probed = 0
     for tenth in range(1, 301):
-        some.accuse(A, tenth / 10)
+        some.note_doubt(A, tenth / 10)
         some.tick(tenth / 10)
-        for node in some.probes(tenth / 10):
+        for node in some.start_due_probes(tenth / 10):
             probed += 1
             some.observe(node, Evidence.ANSWERED, tenth / 10)
             some.ended(node, tenth / 10)
@@ -318,7 +318,7 @@ def test_a_node_that_misses_many_at_once_accuses_none_and_waits_longer() -> None
     assert few.pulses[A].contact is Status.LOST
     waiting = [node for node in (A, B, C, D) if many.pulses[node].contact is Status.SUSPECT]
     assert waiting
-    assert many.doubts(100.0) == []
+    assert many.take_due_doubts(100.0) == []
 
 
 @pytest.mark.parametrize("speaks", [False, True])
@@ -326,40 +326,40 @@ def test_a_doubt_while_we_mistrust_ourselves_is_announced_later_unless_the_node_
     *, speaks: bool
 ) -> None:
     some = knowing(A)
-    some.stalled(1.0, 0.9)
+    some.note_stall(1.0, 0.9)
     some.observe(A, Evidence.PARTED, 1.0)
     steps(some, 9.0, dead=frozenset({A}))
     assert some.pulses[A].contact is Status.LOST
-    assert some.doubts(9.0) == []
+    assert some.take_due_doubts(9.0) == []
     if speaks:
         some.observe(A, Evidence.WORD, 9.1)
     some.tick(12.0)
-    assert some.doubts(12.0) == ([] if speaks else [A])
+    assert some.take_due_doubts(12.0) == ([] if speaks else [A])
 
 
 def test_a_second_doubt_soon_after_a_refuted_one_makes_us_probe_once_the_time_of_suspicion_is_over() -> (
     None
 ):
     some = knowing(A, linked=False)
-    some.accuse(A, 1.0)
+    some.note_doubt(A, 1.0)
     some.observe(A, Evidence.WORD, 1.1)
-    some.accuse(A, 2.0)
+    some.note_doubt(A, 2.0)
     assert steps(some, 1.0 + SETTINGS.suspicion) == []
     assert steps(some, 2.0 + SETTINGS.suspicion) == [A]
 
 
 def test_the_result_of_a_round_counts_though_we_stood_still_in_the_midst_of_it() -> None:
     some = knowing(A, linked=False)
-    some.accuse(A, 1.0)
-    assert some.probes(2.0) == [A]
-    some.stalled(60.0, 62.0)
+    some.note_doubt(A, 1.0)
+    assert some.start_due_probes(2.0) == [A]
+    some.note_stall(60.0, 62.0)
     some.tick(62.0)
     assert some.observe(A, Evidence.UNREACHED, 62.1)
 
 
 def test_a_node_that_stood_still_takes_no_other_for_silent() -> None:
     some = knowing(A, linked=False, lease=120.0)
-    some.stalled(1_000.0, 1_000.0)
+    some.note_stall(1_000.0, 1_000.0)
     assert some.tick(1_000.0) == frozenset()
     assert some.tick(1_120.0) == {A}
 
@@ -368,7 +368,7 @@ def test_a_node_that_said_goodbye_is_not_looked_for() -> None:
     some = knowing(A)
     some.follow(A, heard=1.0, now=1.0, left=True)
     some.observe(A, Evidence.PARTED, 1.1)
-    some.accuse(A, 1.2)
+    some.note_doubt(A, 1.2)
     assert steps(some, 10.0) == []
 
 
@@ -405,15 +405,17 @@ def test_whatever_is_seen_something_is_due_only_when_there_is_something_to_do(st
         now += pause
         some.tick(now)
         some.observe(node, evidence, now)
-        for probed in some.probes(now)[:1]:
+        for probed in some.start_due_probes(now)[:1]:
             some.ended(probed, now)
-        some.doubts(now)
+        some.take_due_doubts(now)
         due = some.due()
         if due == inf:
             continue
         now = max(now, due)
         changed = some.tick(now)
-        assert changed or some.probes(now) or some.doubts(now) or some.due() > now
+        assert (
+            changed or some.start_due_probes(now) or some.take_due_doubts(now) or some.due() > now
+        )
         assert len(some._running) <= 3
 
 

@@ -2,32 +2,32 @@
 
 import pytest
 
-from registry.members.liveness import Evidence, Pulse, Status, first_pulse
+from registry.members.liveness import Evidence, MemberHealth, Status, initial_health
 from registry.members.probe import (
     HELPERS,
-    Cut,
+    CloseConnection,
     Found,
+    NoteEvidence,
     OwnProbe,
     ProbeSchedule,
     ProbeStep,
     Round,
-    Saw,
+    answer_timeout,
     choose_helpers,
-    dial_patience,
-    look_for,
-    patience,
+    dial_timeout,
+    probe_steps,
 )
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
-ALIVE = Pulse(Status.ALIVE, heard=0.0, since=0.0, why=Evidence.WORD)
-BARRED = ALIVE.barred(Evidence.MISSED, 1.0)
-LOST = Pulse(Status.LOST, heard=0.0, since=0.0, why=Evidence.DOUBT)
+ALIVE = MemberHealth(Status.ALIVE, heard=0.0, since=0.0, why=Evidence.WORD)
+BARRED = ALIVE.with_path_failure(Evidence.MISSED, 1.0)
+LOST = MemberHealth(Status.LOST, heard=0.0, since=0.0, why=Evidence.DOUBT)
 REACHED, PROVEN, NOTHING = Found(reached=True), Found(proven=True), Found()
 
 
-def told(going: Round, *found: Found) -> list[ProbeStep | Saw | Cut]:
+def told(going: Round, *found: Found) -> list[ProbeStep | NoteEvidence | CloseConnection]:
     """Run a round whose attempts find this in turn; return its steps."""
     left, steps = list(found), [next(going)]
     while True:
@@ -38,8 +38,8 @@ def told(going: Round, *found: Found) -> list[ProbeStep | Saw | Cut]:
             return steps
 
 
-def look(pulse: Pulse, *, linked: bool, dial: bool = False) -> Round:
-    return look_for(pulse, linked=linked, helpers=(B, C), dial=dial)
+def look(pulse: MemberHealth, *, linked: bool, dial: bool = False) -> Round:
+    return probe_steps(pulse, linked=linked, helpers=(B, C), dial=dial)
 
 
 def test_an_answer_ends_a_round() -> None:
@@ -49,7 +49,7 @@ def test_an_answer_ends_a_round() -> None:
 def test_after_a_missed_answer_the_node_is_asked_again_while_helpers_ask_too() -> None:
     assert told(look(ALIVE, linked=True), NOTHING, REACHED) == [
         ProbeStep(OwnProbe.ASK),
-        Saw(Evidence.MISSED),
+        NoteEvidence(Evidence.MISSED),
         ProbeStep(OwnProbe.ASK, (B, C)),
     ]
 
@@ -61,7 +61,7 @@ def test_a_connection_that_failed_twice_is_cut_whatever_helpers_prove(
     found: Found, evidence: Evidence
 ) -> None:
     steps = told(look(ALIVE, linked=True), NOTHING, found)
-    assert steps[-2:] == [Cut(), Saw(evidence)]
+    assert steps[-2:] == [CloseConnection(), NoteEvidence(evidence)]
 
 
 def test_a_node_without_connection_that_a_helper_proves_is_not_dialled() -> None:
@@ -73,7 +73,7 @@ def test_a_node_without_connection_that_no_helper_proves_is_dialled() -> None:
     assert steps == [
         ProbeStep(OwnProbe.NOTHING, (B, C)),
         ProbeStep(OwnProbe.DIAL),
-        Saw(Evidence.UNREACHED),
+        NoteEvidence(Evidence.UNREACHED),
     ]
 
 
@@ -82,15 +82,18 @@ def test_a_node_without_connection_that_no_helper_proves_is_dialled() -> None:
     ("found", "evidence"), [(PROVEN, Evidence.MISSED), (NOTHING, Evidence.UNREACHED)]
 )
 def test_where_our_own_way_matters_helpers_cannot_stand_in_for_it(
-    pulse: Pulse, dial: bool, found: Found, evidence: Evidence
+    pulse: MemberHealth, dial: bool, found: Found, evidence: Evidence
 ) -> None:
     steps = told(look(pulse, linked=False, dial=dial), found)
-    assert steps == [ProbeStep(OwnProbe.DIAL, (B, C)), Saw(evidence)]
+    assert steps == [ProbeStep(OwnProbe.DIAL, (B, C)), NoteEvidence(evidence)]
     assert told(look(pulse, linked=False, dial=dial), REACHED) == steps[:1]
 
 
 def test_a_lost_node_that_connects_costs_one_question() -> None:
-    assert told(look(LOST, linked=True), NOTHING) == [ProbeStep(OwnProbe.ASK), Saw(Evidence.MISSED)]
+    assert told(look(LOST, linked=True), NOTHING) == [
+        ProbeStep(OwnProbe.ASK),
+        NoteEvidence(Evidence.MISSED),
+    ]
 
 
 def test_helpers_are_few_never_the_node_itself_and_begin_with_the_one_that_proved_it_last() -> None:
@@ -104,18 +107,18 @@ def test_helpers_are_few_never_the_node_itself_and_begin_with_the_one_that_prove
 
 
 def test_patience_grows_with_the_round_trip_and_is_bounded() -> None:
-    assert patience(0.75, 0.2) == pytest.approx(1.55)
-    assert patience(0.75, 1e9) < 5.0
-    assert dial_patience(0.75, {}) == 1.5
-    assert dial_patience(0.75, {A: 0.2, B: 1e9}) < 8.0
+    assert answer_timeout(0.75, 0.2) == pytest.approx(1.55)
+    assert answer_timeout(0.75, 1e9) < 5.0
+    assert dial_timeout(0.75, {}) == 1.5
+    assert dial_timeout(0.75, {A: 0.2, B: 1e9}) < 8.0
 
 
 STRANGER = PeerId("c")
 SETTINGS = RegistrySettings()
 
 
-def heard(**at: float) -> dict[PeerId, Pulse]:
-    return {PeerId(n): first_pulse(heard=t, now=t, lease=100.0) for n, t in at.items()}
+def heard(**at: float) -> dict[PeerId, MemberHealth]:
+    return {PeerId(n): initial_health(heard=t, now=t, lease=100.0) for n, t in at.items()}
 
 
 def turns(*linked: PeerId) -> ProbeSchedule:

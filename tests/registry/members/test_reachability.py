@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from registry.effects import Effect, Probe, Publish
 from registry.members.liveness import Evidence, Status
-from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw
+from registry.members.probe import CloseConnection, Found, NoteEvidence, OwnProbe, ProbeStep
 from registry.records import PeerId, Standing
 from registry.replica import Replica
 from registry.settings import RegistrySettings
@@ -97,9 +97,9 @@ class Mesh:
                 match step:
                     case ProbeStep(own, helpers):
                         found = self._attempt(number, other, own, helpers)
-                    case Saw(evidence):
+                    case NoteEvidence(evidence):
                         one.observe(peer, evidence, self.now)
-                    case Cut():
+                    case CloseConnection():
                         self._unlink(number, other)
                 step = going.send(found)
         except StopIteration:
@@ -123,7 +123,7 @@ class Mesh:
         for helper in map(self._number, helpers):
             linked = (helper, other) in self.links
             if linked and self.carries(number, helper) and self.carries(helper, other):
-                one.proved(peer, self.nodes[helper].peer, self.now, asked=self.now)
+                one.note_proof(peer, self.nodes[helper].peer, self.now, asked=self.now)
                 proven = True
         return Found(reached, proven)
 

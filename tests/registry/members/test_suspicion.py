@@ -113,7 +113,7 @@ def test_a_node_that_stood_still_is_more_patient_for_a_while(
     stood_still: float, factor: float
 ) -> None:
     one = Awareness()
-    one.stalled(stood_still, 100.0)
+    one.note_stall(stood_still, 100.0)
     assert one.factor(100.0) == factor
     assert one.factor(200.0) == 1.0
 

@@ -9,8 +9,8 @@ from registry.mesh.discovered import (
     MAX_CLAIMED,
     MAX_REFUSED,
     MAX_STRANGERS,
-    Strangers,
-    claim_in,
+    DiscoveredPeers,
+    claimed_peer,
     only_loopback,
 )
 from registry.records import PeerId
@@ -24,8 +24,8 @@ def claim(host: str, *, port: int | str = 6101, peer: str = PEER, kind: str = "i
     return f"/{kind}/{host}/tcp/{port}/p2p/{peer}"
 
 
-def strangers(*, loopback: bool = False) -> Strangers:
-    return Strangers(OWN, loopback=loopback, rng=random.Random(1))
+def strangers(*, loopback: bool = False) -> DiscoveredPeers:
+    return DiscoveredPeers(OWN, loopback=loopback, rng=random.Random(1))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def strangers(*, loopback: bool = False) -> Strangers:
     [claim("192.0.2.7"), claim("10.1.2.3", port=65_535), claim("2001:db8::7", kind="ip6")],
 )
 def test_a_numeric_tcp_address_names_its_peer(address: str) -> None:
-    assert claim_in(address, loopback=False) == PEER
+    assert claimed_peer(address, loopback=False) == PEER
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_a_numeric_tcp_address_names_its_peer(address: str) -> None:
     ids=lambda address: address[:48],
 )
 def test_any_other_address_is_not_dialled(address: str) -> None:
-    assert claim_in(address, loopback=False) == ""
+    assert claimed_peer(address, loopback=False) == ""
 
 
 def test_loopback_addresses_count_only_for_nodes_that_have_no_others() -> None:
-    assert claim_in(claim("127.0.0.1"), loopback=True) == PEER
-    assert claim_in(claim("127.0.0.1"), loopback=False) == ""
+    assert claimed_peer(claim("127.0.0.1"), loopback=True) == PEER
+    assert claimed_peer(claim("127.0.0.1"), loopback=False) == ""
     assert only_loopback(("/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"))
     assert not only_loopback(("/ip4/127.0.0.1/tcp/0", "/ip4/0.0.0.0/tcp/0"))
 

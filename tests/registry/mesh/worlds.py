@@ -15,7 +15,7 @@ from registry.mesh import (
     MeshEvent,
     Pipe,
     PipeHandler,
-    nobody,
+    knows_nobody,
 )
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.mesh.memory.mesh import MemoryMesh
@@ -73,7 +73,7 @@ class Seat:
 class World:
     """A world that seats nodes, and ends them with the test."""
 
-    knows: Knows = staticmethod(nobody)
+    knows: Knows = staticmethod(knows_nobody)
     """Says of which peers each node holds a record."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from router.canonical.text import MAX_STOPS, Sampling, TextRequest, read
-from router.canonical.values import MAX_OTHERS, dropped
+from router.canonical.values import MAX_OTHERS, dropped_names
 from router.errors import BadRequest
 from router.requests import Kind
 from tests.router.world import chat
@@ -121,5 +121,5 @@ def test_texts_of_one_request_are_bounded() -> None:
 
 def test_dropped_fields_are_named_if_their_names_are_safe_in_a_header() -> None:
     odd = asked(**{"logit_bias": {"1": 2}, "best_of": 3, "x\r\nset-cookie: a": 1, "é": 1})
-    assert dropped(odd) == ["best_of", "logit_bias"]
-    assert len(dropped(asked(**{f"field_{n}": 1 for n in range(100)}))) == MAX_OTHERS
+    assert dropped_names(odd) == ["best_of", "logit_bias"]
+    assert len(dropped_names(asked(**{f"field_{n}": 1 for n in range(100)}))) == MAX_OTHERS

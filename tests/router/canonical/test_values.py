@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from router.canonical.values import BESIDE, MAX_FORM_TEXT_BYTES, number, others, read_form, whole
+from router.canonical.values import (
+    BESIDE,
+    MAX_FORM_TEXT_BYTES,
+    read_form,
+    read_integer,
+    read_number,
+    unread_fields,
+)
 from router.errors import BadRequest
 from tests.router.canonical.hostile import ANYTHING, outcome
 from tests.router.canonical.test_kinds import form
@@ -16,7 +23,7 @@ from tests.router.world import chat
 
 @given(ANYTHING)
 def test_a_number_is_within_its_bounds_or_refused_by_name(value: Any) -> None:
-    found, fault = outcome(lambda: number({"x": value}, "x", -1, 2, usual=1))
+    found, fault = outcome(lambda: read_number({"x": value}, "x", -1, 2, usual=1))
     assert fault in (None, "x")
     assert found is None or (math.isfinite(found) and -1 <= found <= 2 and found != 1)
     assert fault is None or value is not None
@@ -24,7 +31,7 @@ def test_a_number_is_within_its_bounds_or_refused_by_name(value: Any) -> None:
 
 @given(ANYTHING)
 def test_a_whole_number_is_within_its_bounds_or_refused_by_name(value: Any) -> None:
-    found, fault = outcome(lambda: whole({"x": value}, "x", 0, 9))
+    found, fault = outcome(lambda: read_integer({"x": value}, "x", 0, 9))
     assert fault in (None, "x")
     assert found is None or (type(found) is int and found == value)
 
@@ -32,7 +39,7 @@ def test_a_whole_number_is_within_its_bounds_or_refused_by_name(value: Any) -> N
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}, 1])
 def test_a_field_that_asks_for_nothing_is_not_among_the_others(value: object) -> None:
     given = {"read": 1, "usual": value, **dict.fromkeys(BESIDE, "x"), "new": "y"}
-    assert others(given, {"read"}, {"usual": 1}) == {"new": "y"}
+    assert unread_fields(given, {"read"}, {"usual": 1}) == {"new": "y"}
 
 
 def test_texts_become_numbers_only_in_the_fields_that_want_numbers() -> None:

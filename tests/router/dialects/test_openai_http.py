@@ -10,8 +10,13 @@ from registry.records import Ability
 from router.answer import Route
 from router.dialects import Dialect
 from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
-from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, metrics_of
-from router.dialects.openai_http.json_answer import LOOKED_AT_BYTES, success
+from router.dialects.openai_http.endpoints import (
+    endpoint,
+    list_and_properties_urls,
+    metrics_of,
+    other_endpoint,
+)
+from router.dialects.openai_http.json_answer import LOOKED_AT_BYTES, parse_success
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
@@ -29,7 +34,7 @@ from router.openai.usage import Usage
 from router.requests import Kind, PassedHeaders, Request
 from router.settings import RouterSettings
 from router.worker_description import OfferedModel, WorkerDescription
-from router.worker_metrics import Figure, TellsLoad
+from router.worker_metrics import Figure, LoadReporting
 from tests.router.world import MODEL, QUICK, ask, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
 from tests.workers.raw import raw, take
@@ -278,8 +283,8 @@ async def test_tokenizing_tries_both_paths_that_servers_have_for_it(
 def test_the_second_path_for_tokenizing_is_tried_unless_the_registered_url_names_one(
     api: str, url: str | None
 ) -> None:
-    assert elsewhere(api, Kind.TOKENIZE) == (URL(url) if url else None)
-    assert elsewhere(api, Kind.CHAT) is None
+    assert other_endpoint(api, Kind.TOKENIZE) == (URL(url) if url else None)
+    assert other_endpoint(api, Kind.CHAT) is None
 
 
 @pytest.mark.parametrize("kind", [Kind.STORE_SET, Kind.STORE_DELETE])
@@ -428,7 +433,7 @@ async def test_an_error_with_a_status_of_success_is_a_failure(
     ],
 )
 def test_an_answer_that_also_has_a_field_for_errors_is_no_failure(said: bytes) -> None:
-    assert success(said) == orjson.loads(said)
+    assert parse_success(said) == orjson.loads(said)
 
 
 async def test_a_code_of_zero_is_success(worker: OpenAIWorker, dialect: Dialect) -> None:
@@ -681,7 +686,7 @@ async def test_a_worker_that_is_loading_or_silent_is_to_be_described_later() -> 
 def test_the_urls_of_descriptions_are_derived_from_the_registered_url(
     api: str, models: str, properties: str
 ) -> None:
-    assert [url.path_qs for url in beside(api)] == [models, properties]
+    assert [url.path_qs for url in list_and_properties_urls(api)] == [models, properties]
 
 
 class TestFigures:
@@ -725,5 +730,5 @@ class TestFigures:
 async def told_by(dialect: Dialect, url: str) -> object:
     found = own(url).worker
     assert found is not None
-    assert isinstance(dialect, TellsLoad)
+    assert isinstance(dialect, LoadReporting)
     return await dialect.figures(found)

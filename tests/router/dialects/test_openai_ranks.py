@@ -12,11 +12,13 @@ ASKED = {"model": "m", "query": "q", "documents": ["a", {"text": "b"}]}
 
 def wanted(**fields):
     body = orjson.dumps(ASKED | fields)
-    return ranking.asked(Request("r", Kind.RERANK, "m", body, "application/json"))
+    return ranking.read_request(Request("r", Kind.RERANK, "m", body, "application/json"))
 
 
 def ranked(said, **fields):
-    return orjson.loads(ranking.told(orjson.dumps(said), wanted(**fields), id_="r", name="tiny"))
+    return orjson.loads(
+        ranking.to_common_form(orjson.dumps(said), wanted(**fields), id_="r", name="tiny")
+    )
 
 
 @pytest.mark.parametrize(

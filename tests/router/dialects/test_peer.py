@@ -20,7 +20,7 @@ from router.http.reply import Reply
 from router.peers.headers import PATIENCE, SERVICE_TIME, WAIT
 from router.requests import Kind, PassedHeaders, Request
 from router.select.candidates import Candidate
-from router.state.service_time import ServiceTime, written
+from router.state.service_time import ServiceTime, format_service_time
 from router.translate.verbatim import LLAMA_STACK, TGI, Verbatim
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, OWN, QUICK, chat, own, until, whole
@@ -83,7 +83,7 @@ async def test_an_answer_carries_the_load_of_its_worker_and_nonsense_is_ignored(
 async def test_an_answer_carries_the_service_time() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         for time in (ServiceTime(0.25, answers=7), None):
-            node.says = {SERVICE_TIME: written(time) if time else "soon"}
+            node.says = {SERVICE_TIME: format_service_time(time) if time else "soon"}
             async with create(links).answer(chat(), at(node)) as answer:
                 assert answer.service_time == time
                 assert not answer.headers
@@ -230,7 +230,7 @@ async def test_a_request_can_be_prepared_once_the_way_to_its_node_is_proven() ->
         assert peer.prepare(chat(stream=True), candidate) is None
         call = peer.prepare(chat(), candidate)
         assert call is not None
-        connection = call.place.idle()
+        connection = call.place.take_idle()
         assert connection is not None
         node.says = {"x-modelvine-load": "in_flight=3;queued=0;slots=8;rate=41.2"}
         reply = connection.begin(call.head, call.body)
@@ -244,7 +244,7 @@ async def test_a_request_can_be_prepared_once_the_way_to_its_node_is_proven() ->
 async def test_a_request_that_was_refused_unread_is_sent_again() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         peer, candidate = create(links), at(node)
-        async with links.to(candidate.node) as link:
+        async with links.visit(candidate.node) as link:
             reply = Reply(Connection(link.place))
         reply.fail(CannotConnect("the other side accepts no more requests"))
         async with peer.resume(chat(), candidate, reply) as answer:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from registry.records import Service
-from router.dialects import Dialect, Recognition, recognise, recognition_order, why_silent
+from router.dialects import Dialect, Recognition, explain_silence, recognise, recognition_order
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed
 from router.worker_description import WorkerDescription
@@ -93,4 +93,4 @@ async def test_the_reason_why_a_worker_does_not_answer_names_the_remedy(tmp_path
         }
         for url, said in reasons.items():
             worker = Worker(Service("p", "m"), url)
-            assert await why_silent(spoken, worker) == said
+            assert await explain_silence(spoken, worker) == said

@@ -281,18 +281,20 @@ def test_any_message_is_an_answer_or_a_failure(junk):
         mapping.texts(asked, [mapping.alternatives(one) for one in reply.generations])
 
 
-def read_guts(**fields: object) -> mapping.Guts:
+def read_guts(**fields: object) -> mapping.InternalsRequest:
     body = orjson.dumps({"model": "m", **fields})
     return mapping.read_guts(Request("r", Kind.GUTS, "m", body, "application/json"))
 
 
 def test_absent_fields_have_the_values_that_the_protocol_recommends() -> None:
-    assert read_guts(prompt="a") == mapping.Guts("a", fft=True, numbers=20, next=5, others={})
+    assert read_guts(prompt="a") == mapping.InternalsRequest(
+        "a", fft=True, numbers=20, next=5, others={}
+    )
 
 
 def test_given_fields_override_the_defaults() -> None:
     said = read_guts(prompt="a", fft_embeddings=False, embedding_truncation=0, top_k=0, layer=3)
-    assert said == mapping.Guts("a", fft=False, numbers=0, next=0, others={"layer": 3})
+    assert said == mapping.InternalsRequest("a", fft=False, numbers=0, next=0, others={"layer": 3})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from router.answer import Answer, Route
 from router.canonical.text import read
 from router.dialects import Dialect
 from router.dialects.tgi_http import MAPPING, create
-from router.dialects.tgi_http.answer_parser import part, tokens_told
+from router.dialects.tgi_http.answer_parser import part, read_token_answer
 from router.dialects.tgi_http.answer_parser import whole as in_one_piece
 from router.dialects.tgi_http.request_mapping import CHAT_TOKENS, COMPLETION_TOKENS
 from router.errors import (
@@ -34,7 +34,7 @@ from router.peers.headers import DROPPED
 from router.requests import Kind
 from router.translate.text import ChoiceReader
 from router.worker_description import OfferedModel, WorkerDescription
-from router.worker_metrics import Figure, TellsLoad
+from router.worker_metrics import Figure, LoadReporting
 from router.workers import Worker
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import WORDS as SPOKEN
@@ -710,7 +710,7 @@ def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, kind: K
 class TestFigures:
     async def test_are_read_from_its_metrics(self, worker: TgiWorker, dialect: Dialect) -> None:
         worker.fail(metrics=b"tgi_queue_size 3\ntgi_batch_current_size 2\nother 1\n")
-        assert isinstance(dialect, TellsLoad)
+        assert isinstance(dialect, LoadReporting)
         told = await dialect.figures(registered(worker))
         assert told == {Figure.QUEUED: 3, Figure.RUNNING: 2}
         assert worker.probed[-1].path == "/metrics"
@@ -718,11 +718,11 @@ class TestFigures:
     async def test_of_servers_without_metrics_are_none(
         self, worker: TgiWorker, dialect: Dialect
     ) -> None:
-        assert isinstance(dialect, TellsLoad)
+        assert isinstance(dialect, LoadReporting)
         assert await dialect.figures(registered(worker)) is None
 
     async def test_of_a_worker_that_is_away_are_empty(self, dialect: Dialect) -> None:
-        assert isinstance(dialect, TellsLoad)
+        assert isinstance(dialect, LoadReporting)
         assert WORKER is not None
         assert await dialect.figures(WORKER) == {}
 
@@ -820,4 +820,4 @@ async def test_a_server_without_a_tokenizer_is_unable_and_has_not_failed(
 )
 def test_nonsense_in_place_of_tokens_is_a_failed_attempt(body: bytes) -> None:
     with pytest.raises(WorkerFailed):
-        tokens_told(chat(kind=Kind.TOKENIZE, body=b'{"content":"a"}'), body)
+        read_token_answer(chat(kind=Kind.TOKENIZE, body=b'{"content":"a"}'), body)

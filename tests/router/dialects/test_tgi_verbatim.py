@@ -5,7 +5,7 @@ import pytest
 
 from router.dialects.tgi_http.answer_parser import PASSING
 from router.errors import WorkerBusy, WorkerError, WorkerFailed
-from router.openai.usage import Tokens, Usage
+from router.openai.usage import StreamUsage, Usage
 
 ASKED = orjson.dumps({"inputs": "x" * 9})
 
@@ -23,7 +23,7 @@ def last(**details) -> bytes:
 
 
 def took(stream: bytes) -> Usage:
-    tokens = Tokens(hidden=False, tells=PASSING.streamed.tells(ASKED))
+    tokens = StreamUsage(hidden=False, tells=PASSING.streamed.tells(ASKED))
     assert tokens.passing(stream) == stream
     return tokens.usage()
 

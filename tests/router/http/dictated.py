@@ -83,7 +83,7 @@ class Exchange:
     async def whole(self) -> tuple[int, bytes]:
         reply = await self.asking
         body = b""
-        while piece := await reply.some():
+        while piece := await reply.read_some():
             body += piece
         return reply.status, body
 

@@ -17,7 +17,7 @@ from router.http.answer_headers import AnswerHeaders, facts_of
 from router.http.connection import HEAD_BYTES, Connection
 from router.http.errors import HungUp, NotHttp
 from router.http.heads import request_head
-from router.http.pool import PooledPlace, start_of, tcp
+from router.http.pool import ConnectionPool, request_start, tcp_dialer
 from router.http.repeated_head import PARSED
 from router.http.reply import FULL_BYTES
 from tests.garbage import living, uncollected
@@ -278,10 +278,10 @@ async def test_the_socket_is_not_read_while_the_answer_is_not_read() -> None:
     exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n", b"x" * FULL_BYTES)
     reply = await exchange.asking
     assert not exchange.wire.reading
-    assert len(await reply.some()) == FULL_BYTES
+    assert len(await reply.read_some()) == FULL_BYTES
     # The reader may be slow to pass it on.
     assert not exchange.wire.reading
-    more = asyncio.ensure_future(reply.some())
+    more = asyncio.ensure_future(reply.read_some())
     await asyncio.sleep(0)
     assert exchange.wire.reading
     exchange.say(b"x")
@@ -293,7 +293,7 @@ async def test_the_socket_is_read_until_a_reader_has_the_size_it_wants() -> None
     await exchange.ask()
     exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
     reply = await exchange.asking
-    many = asyncio.ensure_future(reply.at_most(10 * FULL_BYTES))
+    many = asyncio.ensure_future(reply.read_up_to(10 * FULL_BYTES))
     await asyncio.sleep(0)
     for _ in range(9):
         exchange.say(b"x" * FULL_BYTES)
@@ -304,7 +304,7 @@ async def test_the_socket_is_read_until_a_reader_has_the_size_it_wants() -> None
     assert not exchange.wire.reading
     assert len(await many) == 10 * FULL_BYTES + 1
     # The next reader wants little.
-    more = asyncio.ensure_future(reply.some())
+    more = asyncio.ensure_future(reply.read_some())
     await asyncio.sleep(0)
     exchange.say(b"x" * FULL_BYTES)
     assert not exchange.wire.reading
@@ -327,18 +327,18 @@ async def test_cancelling_a_request_cuts_the_connection() -> None:
     assert exchange.wire.closed
 
 
-async def ask(place: PooledPlace, url: str, body: bytes = BODY) -> tuple[int, bytes]:
-    reply = await place.ask(request_head(start_of(URL(url)), {}, len(body)), body)
+async def ask(place: ConnectionPool, url: str, body: bytes = BODY) -> tuple[int, bytes]:
+    reply = await place.ask(request_head(request_start(URL(url)), {}, len(body)), body)
     said = b""
-    while piece := await reply.some():
+    while piece := await reply.read_some():
         said += piece
     return reply.status, said
 
 
-def place_at(url: str, connections: int = 8) -> PooledPlace:
+def place_at(url: str, connections: int = 8) -> ConnectionPool:
     at = URL(url)
     limited = QUICK.model_copy(update={"connections_per_worker": connections})
-    return PooledPlace(tcp(at.host or "", at.port or 0), limited)
+    return ConnectionPool(tcp_dialer(at.host or "", at.port or 0), limited)
 
 
 def answering(
@@ -382,7 +382,7 @@ async def test_a_request_is_sent_at_the_end_of_its_turn_unless_it_was_given_up(
     async with raw(serve) as url:
         place = place_at(url)
         await ask(place, url)
-        connection = place.idle()
+        connection = place.take_idle()
         assert connection is not None
         reply = connection.begin(b"HEAD", b"BODY", place.batch)
         # Nothing is sent yet: cutting the connection discards the request.
@@ -430,7 +430,7 @@ async def test_a_long_body_that_is_refused_early_is_not_sent_to_its_end() -> Non
     async with raw(refuse) as url:
         place = place_at(url)
         assert (await ask(place, url, b"x" * 50_000_000)) == (413, b"no")
-        await until(lambda: place.unused)
+        await until(lambda: place.is_unused)
         place.close()
 
 
@@ -457,7 +457,7 @@ def test_a_refusal_is_read_though_its_sender_closes_before_it_has_read_the_body(
         place = place_at(url)
         for size in (300_000, 1_000_000, 3_000_000, 20_000_000) * 10:
             assert (await ask(place, url, b"x" * size)) == (413, b"no")
-        await until(lambda: place.unused)
+        await until(lambda: place.is_unused)
         place.close()
 
     worker = subprocess.Popen([sys.executable, "-c", REFUSES], stdout=subprocess.PIPE, text=True)
@@ -471,7 +471,7 @@ def test_a_refusal_is_read_though_its_sender_closes_before_it_has_read_the_body(
 
 
 def test_a_request_begins_with_its_host_as_written() -> None:
-    assert start_of(URL("http://[::1]:81/v1/x?y=%20")) == (
+    assert request_start(URL("http://[::1]:81/v1/x?y=%20")) == (
         b"POST /v1/x?y=%20 HTTP/1.1\r\nHost: [::1]:81\r\nAccept-Encoding: identity\r\n"
     )
-    assert b"Host: example.org\r\n" in start_of(URL("https://example.org/"), "GET")
+    assert b"Host: example.org\r\n" in request_start(URL("https://example.org/"), "GET")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from router.http.deadlines import Deadlines
-from router.http.errors import GivenUp
+from router.http.errors import WaitEnded
 from router.http.timers import GRAIN
 
 LONG = 8 * GRAIN
@@ -126,7 +126,7 @@ def test_giving_up_ends_every_wait_at_once_with_given_up():
         began = loop.time()
         deadlines.give_up()
         outcomes = await asyncio.gather(*waits, return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} == {GivenUp}
+        assert {type(outcome) for outcome in outcomes} == {WaitEnded}
         assert loop.time() - began < LONG / 2
         assert not deadlines.timers.waiting()
 

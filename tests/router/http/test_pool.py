@@ -16,7 +16,7 @@ from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
 from router.http.errors import TlsFailed
 from router.http.heads import request_head
-from router.http.pool import WORKERS_IDLE_SECONDS, PooledPlace, start_of, tcp
+from router.http.pool import WORKERS_IDLE_SECONDS, ConnectionPool, request_start, tcp_dialer
 from router.ssrf_guard import SsrfGuard
 from tests.certificates import write
 from tests.router.world import QUICK, ask, chat, links, own, until
@@ -100,18 +100,18 @@ async def test_a_worker_that_closes_only_after_a_while_keeps_its_connections(
     worker: OpenAIWorker,
 ) -> None:
     url = URL(worker.url) / "chat/completions"
-    place = PooledPlace(tcp("127.0.0.1", url.port or 0), QUICK, rest=1e-9)
+    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, rest=1e-9)
     body = b'{"model":"llama"}'
 
     async def ask() -> None:
-        reply = await place.ask(request_head(start_of(url), {}, len(body)), body)
-        await reply.at_most(1_000_000)
+        reply = await place.ask(request_head(request_start(url), {}, len(body)), body)
+        await reply.read_up_to(1_000_000)
 
     await ask()
     [closed] = worker.connections
     assert isinstance(closed, asyncio.Transport)
     closed.abort()
-    await until(lambda: place.unused)
+    await until(lambda: place.is_unused)
     await ask()
     await ask()
     assert len(worker.connections) == 2
@@ -123,11 +123,11 @@ async def test_a_connection_rests_only_after_a_stream(
     worker: OpenAIWorker, rest: float, streamed: int
 ) -> None:
     url = URL(worker.url) / "chat/completions"
-    place = PooledPlace(tcp("127.0.0.1", url.port or 0), QUICK, rest=rest)
+    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, rest=rest)
 
     async def ask(body: bytes) -> None:
-        reply = await place.ask(request_head(start_of(url), {}, len(body)), body)
-        await reply.at_most(1_000_000)
+        reply = await place.ask(request_head(request_start(url), {}, len(body)), body)
+        await reply.read_up_to(1_000_000)
 
     whole, stream = b'{"model":"llama"}', b'{"model":"llama","stream":true}'
     for body in (whole, whole, stream):
@@ -143,11 +143,11 @@ async def test_a_resting_connection_is_replaced_when_the_limit_is_reached(
 ) -> None:
     url = URL(worker.url) / "chat/completions"
     alone = QUICK.model_copy(update={"connections_per_worker": 1})
-    place = PooledPlace(tcp("127.0.0.1", url.port or 0), alone, rest=60)
+    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), alone, rest=60)
     body = b'{"model":"llama","stream":true}'
     for _ in range(3):
-        reply = await place.ask(request_head(start_of(url), {}, len(body)), body)
-        await reply.at_most(1_000_000)
+        reply = await place.ask(request_head(request_start(url), {}, len(body)), body)
+        await reply.read_up_to(1_000_000)
     assert len(worker.connections) == 3
     place.close()
 
@@ -177,10 +177,10 @@ async def test_an_idle_connection_is_kept_for_the_configured_seconds(
     worker: OpenAIWorker, idle: float, opened: int
 ) -> None:
     url = URL(worker.url)
-    place = PooledPlace(tcp("127.0.0.1", url.port or 0), QUICK, idle=idle)
+    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, idle=idle)
     for _ in range(3):
-        reply = await place.ask(request_head(start_of(url), {}, 2), b"{}")
-        await reply.at_most(1_000_000)
+        reply = await place.ask(request_head(request_start(url), {}, 2), b"{}")
+        await reply.read_up_to(1_000_000)
     place.close()
     assert len(worker.connections) == opened
     # Most model servers keep their connections that long.
@@ -338,9 +338,9 @@ async def test_a_trusted_certificate_that_does_not_hold_is_the_reason(
     trusting = ssl.create_default_context(cafile=str(files[0]))
     trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     async with raw(counting([]), shown) as url:
-        dial = tcp("127.0.0.1", URL(url).port or 0, trusting, name=name)
+        dial = tcp_dialer("127.0.0.1", URL(url).port or 0, trusting, name=name)
         with pytest.raises(TlsFailed, match=f"its TLS certificate {reason}"):
-            await PooledPlace(dial, QUICK).warm()
+            await ConnectionPool(dial, QUICK).open_spare()
 
 
 async def test_a_certificate_of_an_unknown_authority_is_the_reason(

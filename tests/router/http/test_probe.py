@@ -6,7 +6,7 @@ import pytest
 from yarl import URL
 
 from registry.records import Service
-from router.http.probe import MAX_HEARD_BYTES, Heard, glance
+from router.http.probe import MAX_HEARD_BYTES, ProbeResult, send_probe
 from router.workers import Worker
 from tests.router.world import links
 from tests.workers.raw import raw, take
@@ -56,7 +56,7 @@ async def test_an_answer_is_summed_up_in_a_few_words(said: bytes, came: str) -> 
         writer.write(said)
 
     async with raw(serve) as url, links() as ours:
-        assert (await glance(ours.workers, WORKER, URL(url))).came == came
+        assert (await send_probe(ours.workers, WORKER, URL(url))).came == came
 
 
 async def test_an_endless_answer_is_cut_off() -> None:
@@ -68,11 +68,11 @@ async def test_an_endless_answer_is_cut_off() -> None:
             await writer.drain()
 
     async with raw(serve) as url, links() as ours:
-        heard = await glance(ours.workers, WORKER, URL(url))
+        heard = await send_probe(ours.workers, WORKER, URL(url))
         assert len(heard.body) < 2 * MAX_HEARD_BYTES
         assert heard.json is None
 
 
 def test_a_refusal_for_lack_of_a_key_explains_how_to_give_one() -> None:
     for status in (401, 403):
-        assert "--header" in Heard(status).came
+        assert "--header" in ProbeResult(status).came

@@ -17,8 +17,8 @@ from router.errors import (
 )
 from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import request_head
-from router.http.pool import start_of
-from router.http.translated_stream import begin, check
+from router.http.pool import request_start
+from router.http.translated_stream import begin_answer, check_status
 from router.openai.text_writer import Delta, End, Event, TextForm, ToolCall
 from router.requests import Kind
 from tests.router.world import QUICK, links, whole
@@ -56,12 +56,12 @@ async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tu
             await writer.drain()
 
     async def read(exchange: Exchange) -> Answer:
-        await check(exchange)
-        return await begin(exchange, Words(), FORM, 64)
+        await check_status(exchange)
+        return await begin_answer(exchange, Words(), FORM, 64)
 
     async with raw(serve) as url, links() as ours:
         address = URL(url)
-        call = Call(ours.workers.of(address), request_head(start_of(address), {}, 2), b"{}")
+        call = Call(ours.workers.of(address), request_head(request_start(address), {}, 2), b"{}")
         async with SentCall(call, QUICK, ours.deadlines, read) as answer:
             return answer, await whole(answer)
 

@@ -10,9 +10,9 @@ from router.answer import Answer
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerRejected
 from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import request_head
-from router.http.pool import start_of
+from router.http.pool import request_start
 from router.http.verbatim import PassThrough, Streamed, read
-from router.openai.usage import Tells, Usage
+from router.openai.usage import Usage, UsageFormat
 from router.translate.verbatim import TGI, Verbatim
 from tests.router.world import QUICK, links, whole
 from tests.workers.raw import raw, take
@@ -31,7 +31,7 @@ def spent(asked: bytes, said: bytes, header) -> Usage:
     return Usage(int(header("x-prompt-tokens") or len(asked)), len(said))
 
 
-TELLS = Tells(b"tokens", lambda _: None)
+TELLS = UsageFormat(b"tokens", lambda _: None)
 PASSING = PassThrough(
     calls=frozenset({"say"}),
     addressed=lambda body, _: body,
@@ -56,7 +56,7 @@ async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bo
 
     async with raw(serve) as url, links() as ours:
         place = ours.workers.of(URL(url))
-        call = Call(place, request_head(start_of(URL(url)), {}, 0), b"")
+        call = Call(place, request_head(request_start(URL(url)), {}, 0), b"")
         async with SentCall(call, QUICK, ours.deadlines, look) as answer:
             return answer, await whole(answer)
 

@@ -98,7 +98,7 @@ def test_leaving_out_fields_equals_deleting_them(
         body = json.dumps(fields, ensure_ascii=ascii_only, indent=indent).encode()
     except UnicodeEncodeError:
         return
-    left = bodies.without(body, names)
+    left = bodies.without_fields(body, names)
     before = json.loads(body)
     assert json.loads(left) == {k: v for k, v in before.items() if k not in names}
     if names.isdisjoint(before):
@@ -121,13 +121,13 @@ def test_leaving_out_fields_equals_deleting_them(
 def test_fields_for_nodes_are_left_out_and_every_other_byte_stays(
     body: bytes, left: bytes | None
 ) -> None:
-    assert bodies.for_worker(body, JSON) == (body if left is None else left)
+    assert bodies.without_node_fields(body, JSON) == (body if left is None else left)
 
 
 def test_a_field_for_nodes_is_cut_quickly_from_a_body_of_half_a_million_values() -> None:
     body = b'{"a":[%b],"project":"p","b":1.50}' % b",".join([b'""'] * 500_000)
     before = time.process_time()
-    left = bodies.for_worker(body, JSON)
+    left = bodies.without_node_fields(body, JSON)
     assert time.process_time() - before < 1.0
     assert left.endswith(b',"b":1.50}')
 
@@ -152,14 +152,14 @@ def test_a_body_is_plain_if_workers_get_it_unchanged(fields, ours, indent, escap
         asked = bodies.read(body, JSON)
     except BadRequest:
         return
-    assert asked.plain == (bodies.for_worker(body, JSON) == body)
+    assert asked.plain == (bodies.without_node_fields(body, JSON) == body)
 
 
 def test_a_form_is_sent_without_fields_for_nodes() -> None:
     part = b'--XX\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
     kept = [part % pair for pair in ((b"model", b"m"), (b"prompt", b"my project"))]
     body = b"".join([kept[0], part % (b"project", b"p"), kept[1], b"--XX--\r\n"])
-    assert bodies.for_worker(body, FORM) == b"".join([*kept, b"--XX--\r\n"])
+    assert bodies.without_node_fields(body, FORM) == b"".join([*kept, b"--XX--\r\n"])
 
 
 def test_a_json_body_gives_model_stream_and_other_fields() -> None:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.openai.logprobs import MAX_LIKELIEST, Shown, Token, of_a_chat, of_a_completion, read
+from router.openai.logprobs import (
+    MAX_LIKELIEST,
+    HeldTokens,
+    Token,
+    read,
+    write_chat_logprobs,
+    write_completion_logprobs,
+)
 
 WORDS = (
     Token(" upon", -0.5, 7, (Token(" upon", -0.5, 7), Token(" in", -1.5, 9))),
@@ -19,7 +26,7 @@ def nothing_told(token: Token) -> Token:
 
 
 def test_a_chat_lists_its_tokens() -> None:
-    said = of_a_chat((Token("é", -0.5), Token("a")))
+    said = write_chat_logprobs((Token("é", -0.5), Token("a")))
     assert said == {
         "content": [
             {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": []},
@@ -27,11 +34,11 @@ def test_a_chat_lists_its_tokens() -> None:
         ],
         "refusal": None,
     }
-    assert read(of_a_chat(WORDS)) == WORDS
+    assert read(write_chat_logprobs(WORDS)) == WORDS
 
 
 def test_a_completion_has_its_tokens_in_columns() -> None:
-    assert of_a_completion(WORDS, 4) == {
+    assert write_completion_logprobs(WORDS, 4) == {
         "tokens": [" upon", " a"],
         "token_logprobs": [-0.5, -0.25],
         "top_logprobs": [{" upon": -0.5, " in": -1.5}, {" a": -0.25}],
@@ -40,15 +47,15 @@ def test_a_completion_has_its_tokens_in_columns() -> None:
         "top_token_ids": [[7, 9], [8]],
     }
     # If one token has no number, the column is left out.
-    assert "token_ids" not in (of_a_completion((*WORDS, Token("b")), 0) or {})
-    assert read(of_a_completion(WORDS, 0)) == WORDS
+    assert "token_ids" not in (write_completion_logprobs((*WORDS, Token("b")), 0) or {})
+    assert read(write_completion_logprobs(WORDS, 0)) == WORDS
     without = tuple(map(nothing_told, WORDS))
-    assert read(of_a_completion(without, 0)) == without
+    assert read(write_completion_logprobs(without, 0)) == without
 
 
 def test_an_answer_without_tokens_has_no_logprobs() -> None:
-    assert of_a_chat(()) is None
-    assert of_a_completion((), 3) is None
+    assert write_chat_logprobs(()) is None
+    assert write_completion_logprobs((), 3) is None
     assert read(None) == ()
 
 
@@ -116,7 +123,7 @@ def test_any_json_of_a_worker_is_read(said: object) -> None:
 
 
 def test_tokens_are_returned_once_all_of_their_text_is_shown() -> None:
-    shown = Shown(3)
+    shown = HeldTokens(3)
     assert shown.take(WORDS[:1], 4) == ()
     assert shown.start == 3
     assert shown.take(WORDS[1:], 1) == WORDS[:1]
@@ -126,14 +133,14 @@ def test_tokens_are_returned_once_all_of_their_text_is_shown() -> None:
 
 
 def test_tokens_longer_than_the_shown_text_are_returned_at_the_end() -> None:
-    shown = Shown()
+    shown = HeldTokens()
     assert shown.take((Token("too long"),), 3) == ()
     assert shown.rest() == (Token("too long"),)
 
 
 @given(st.lists(st.text(max_size=4)), st.data())
 def test_no_token_is_lost_or_returned_twice(texts: list[str], data: st.DataObject) -> None:
-    shown, told, hidden = Shown(), list[Token](), 0
+    shown, told, hidden = HeldTokens(), list[Token](), 0
     tokens = [Token(text, -0.5, number) for number, text in enumerate(texts)]
     for token in tokens:
         hidden += len(token.text)

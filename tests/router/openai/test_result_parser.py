@@ -12,7 +12,7 @@ from router.canonical.audio import Transcription
 from router.canonical.retrieval import Rerank
 from router.errors import WorkerFailed
 from router.openai import result_parser, result_writer
-from router.openai.result_writer import Ranked, Segment
+from router.openai.result_writer import DocumentScore, Segment
 from router.openai.usage import Usage
 from tests.router.canonical.hostile import ANYTHING
 
@@ -72,7 +72,7 @@ def test_a_transcript_is_read_back() -> None:
 @given(st.lists(FLOATS, min_size=1, max_size=5))
 def test_a_ranking_is_read_back(scores: list[float]) -> None:
     asked = Rerank("q", ("x",) * len(scores), None, with_documents=True, others={})
-    ranked = [Ranked(at, score) for at, score in enumerate(scores)]
+    ranked = [DocumentScore(at, score) for at, score in enumerate(scores)]
     body = result_writer.write_ranking(asked, ranked, id="r", model="m", usage=SPENT)
     read = result_parser.ranking_of(body, len(scores))
     assert sorted(read.ranked, key=lambda one: one.index) == ranked

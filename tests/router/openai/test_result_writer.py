@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from router.canonical.audio import TranscriptFormat, Transcription
 from router.canonical.retrieval import Rerank
 from router.openai import result_writer
-from router.openai.result_writer import Next, Ranked, Segment, TokenGuts, write_guts
+from router.openai.result_writer import (
+    DocumentScore,
+    NextToken,
+    Segment,
+    TokenInternals,
+    write_guts,
+)
 from router.openai.usage import Usage
 
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -85,7 +91,7 @@ def test_documents_are_ranked_best_first_and_cut_to_top_n(
     scores: list[float], top_n: int | None, with_documents: bool
 ) -> None:
     asked = Rerank("q", tuple(map(str, scores)), top_n, with_documents, others={})
-    ranked = [Ranked(at, score) for at, score in enumerate(scores)]
+    ranked = [DocumentScore(at, score) for at, score in enumerate(scores)]
     said = orjson.loads(result_writer.write_ranking(asked, ranked, id="r", model="m", usage=SPENT))
     results = said["results"]
     found = [one["relevance_score"] for one in results]
@@ -114,7 +120,7 @@ def test_a_store_answers_in_columns(similarities: list[float] | None) -> None:
 
 def test_each_token_has_its_vectors_and_each_next_token_its_logit() -> None:
     said = orjson.loads(
-        write_guts([TokenGuts("'a'", 7, (1.0,), (2.0,), (3.0,))], [Next("'b'", 8, 0.5)])
+        write_guts([TokenInternals("'a'", 7, (1.0,), (2.0,), (3.0,))], [NextToken("'b'", 8, 0.5)])
     )
     assert said == {
         "tokens": [

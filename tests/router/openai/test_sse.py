@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.openai.sse import EVENT_ENDS, EventTooLarge, Opening, Splitter, WholeEvents, has_line
+from router.openai.sse import (
+    EVENT_ENDS,
+    EventTooLarge,
+    FirstDataDetector,
+    Splitter,
+    WholeEvents,
+    has_line,
+)
 
 pieces = st.sampled_from(
     [b"data: a", b"data:b", b"data", b": note", b"event: x", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n",
@@ -88,7 +95,7 @@ def test_an_event_beyond_the_limit_is_refused_and_many_small_ones_are_not() -> N
 
 
 def opening(chunks: list[bytes]) -> bytes:
-    said = Opening()
+    said = FirstDataDetector()
     return next(filter(None, map(said.take, chunks)), b"")
 
 
@@ -107,7 +114,7 @@ def test_the_first_data_of_a_stream_is_found_in_any_chunking(
 
 
 def test_comments_and_blank_lines_are_no_data_however_long_they_are() -> None:
-    said = Opening()
+    said = FirstDataDetector()
     for chunk in (
         b": still here\n\n" * 1000,
         b"\r\n" * 1000,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from router.errors import WorkerFailed
 from router.openai import text_parser
-from router.openai.text_parser import CallPart, TextFailure, Thought
+from router.openai.text_parser import CallPart, ReasoningPiece, TextFailure
 from router.openai.text_writer import DONE, Delta, End, TextForm, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -19,7 +19,7 @@ SAID = [Delta("a"), Delta("ü"), End("length"), Usage(3, 4)]
 
 
 def heard(stream: bytes, size: int = 2**20) -> list[text_parser.Heard]:
-    ear = text_parser.Stream(max_event_bytes=2**20)
+    ear = text_parser.TextStreamParser(max_event_bytes=2**20)
     found = [
         event
         for start in range(0, len(stream), size)
@@ -41,14 +41,17 @@ def test_a_written_stream_is_read_back_whatever_the_size_of_its_chunks(form, siz
 @FORMS
 def test_a_written_whole_answer_is_read_back(form) -> None:
     body, _ = form.whole(SAID)
-    assert text_parser.whole(form.kind, body) == [Delta("aü"), End("length"), Usage(3, 4)]
+    assert text_parser.parse_answer(form.kind, body) == [Delta("aü"), End("length"), Usage(3, 4)]
 
 
 def test_tool_calls_are_read_in_both_forms() -> None:
     events = [ToolCall("c1", "look", "{}"), ToolCall("c2", "see", '{"a":1}'), End("tool_calls")]
     calls = [CallPart(0, "c1", "look", "{}"), CallPart(1, "c2", "see", '{"a":1}')]
     assert heard(CHAT.stream(events)) == [*calls, End("tool_calls")]
-    assert text_parser.whole(Kind.CHAT, CHAT.whole(events)[0])[:3] == [*calls, End("tool_calls")]
+    assert text_parser.parse_answer(Kind.CHAT, CHAT.whole(events)[0])[:3] == [
+        *calls,
+        End("tool_calls"),
+    ]
 
 
 def test_a_tool_call_may_come_in_pieces_and_its_arguments_as_an_object() -> None:
@@ -86,7 +89,7 @@ def test_calls_that_all_have_the_index_0_stay_apart() -> None:
     ]
     message = {"tool_calls": [call("0", "f", "{}"), call("0", "g", "{}")]}
     body = orjson.dumps({"choices": [{"index": 0, "message": message}]})
-    assert text_parser.whole(Kind.CHAT, body)[:2] == [
+    assert text_parser.parse_answer(Kind.CHAT, body)[:2] == [
         CallPart(0, "0", "f", "{}"),
         CallPart(1, "0", "g", "{}"),
     ]
@@ -98,12 +101,15 @@ def test_a_function_call_of_the_older_form_is_a_tool_call() -> None:
     assert heard(stream) == [CallPart(0, "", "f", ""), CallPart(0, "", "", "{}")]
     message = {"content": None, "function_call": {"name": "f", "arguments": "{}"}}
     body = orjson.dumps({"choices": [{"message": message, "finish_reason": "function_call"}]})
-    assert text_parser.whole(Kind.CHAT, body) == [CallPart(0, "", "f", "{}"), End("tool_calls")]
+    assert text_parser.parse_answer(Kind.CHAT, body) == [
+        CallPart(0, "", "f", "{}"),
+        End("tool_calls"),
+    ]
 
 
 def test_reasoning_is_read_as_thoughts() -> None:
     choice = {"index": 0, "delta": {"reasoning_content": "hm", "content": None}}
-    assert heard(data(choices=[choice])) == [Thought("hm")]
+    assert heard(data(choices=[choice])) == [ReasoningPiece("hm")]
 
 
 def test_content_may_be_a_list_of_texts_and_thoughts() -> None:
@@ -114,10 +120,10 @@ def test_content_may_be_a_list_of_texts_and_thoughts() -> None:
         {"type": "text", "text": "a"},
         {"type": "text", "text": "b"},
     ]
-    said = [Thought("hmm"), Delta("ab")]
+    said = [ReasoningPiece("hmm"), Delta("ab")]
     assert heard(data(choices=[{"index": 0, "delta": {"content": parts}}])) == said
     body = orjson.dumps({"choices": [{"index": 0, "message": {"content": parts}}]})
-    assert text_parser.whole(Kind.CHAT, body)[:2] == said
+    assert text_parser.parse_answer(Kind.CHAT, body)[:2] == said
     assert heard(data(choices=[{"index": 0, "delta": {"content": []}}])) == []
 
 
@@ -128,7 +134,7 @@ def test_other_content_is_a_failure(content) -> None:
 
 
 def test_events_after_done_are_ignored() -> None:
-    ear = text_parser.Stream(max_event_bytes=1000)
+    ear = text_parser.TextStreamParser(max_event_bytes=1000)
     assert ear.take(DONE + CHAT.event(Delta("late"))) == []
     assert ear.ended
 
@@ -159,7 +165,7 @@ def test_a_stream_in_another_form_is_a_failure(event) -> None:
 
 def test_an_endless_event_is_a_failure() -> None:
     with pytest.raises(WorkerFailed):
-        text_parser.Stream(max_event_bytes=100).take(b"data: " + b"a" * 200)
+        text_parser.TextStreamParser(max_event_bytes=100).take(b"data: " + b"a" * 200)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +175,7 @@ def test_an_endless_event_is_a_failure() -> None:
 )  # fmt: skip
 def test_a_whole_answer_in_another_form_is_a_failure(body) -> None:
     with pytest.raises(WorkerFailed):
-        text_parser.whole(Kind.CHAT, body)
+        text_parser.parse_answer(Kind.CHAT, body)
 
 
 @given(st.recursive(
@@ -185,7 +191,7 @@ def test_any_json_is_read_or_is_a_failure(said) -> None:
     body = orjson.dumps({"choices": said, **(said if isinstance(said, dict) else {})}, default=str)
     for kind in (Kind.CHAT, Kind.COMPLETION):
         try:
-            text_parser.whole(kind, body)
+            text_parser.parse_answer(kind, body)
             heard(b"data: " + body + b"\n\n")
         except WorkerFailed:
             pass
@@ -203,7 +209,7 @@ def test_text_finish_reason_and_usage_are_taken_from_the_events() -> None:
 @pytest.mark.parametrize("end", [End("stop", 0, "\n\n"), End("length")])
 def test_the_stop_string_that_ended_a_text_is_passed_in_vllms_form(form, end):
     said = [Delta("a"), end, Usage(1, 1)]
-    assert text_parser.whole(form.kind, form.whole(said)[0]) == said
+    assert text_parser.parse_answer(form.kind, form.whole(said)[0]) == said
     assert heard(form.stream(said)) == said
 
 
@@ -218,7 +224,7 @@ def test_the_stop_string_that_ended_a_text_is_passed_in_vllms_form(form, end):
 )
 def test_a_stop_reason_counts_only_if_it_is_the_string_that_ended_the_text(told, stop):
     choice = {"index": 0, "message": {"content": ""}, "finish_reason": "stop", **told}
-    (end,) = text_parser.whole(Kind.CHAT, orjson.dumps({"choices": [choice]}))
+    (end,) = text_parser.parse_answer(Kind.CHAT, orjson.dumps({"choices": [choice]}))
     assert end.stop == stop
 
 
@@ -232,7 +238,7 @@ def test_a_stop_reason_counts_only_if_it_is_the_string_that_ended_the_text(told,
     ],
 )
 def test_a_stream_without_a_finish_reason_or_done_is_incomplete(stream, whole):
-    ear = text_parser.Stream(max_event_bytes=1000)
+    ear = text_parser.TextStreamParser(max_event_bytes=1000)
     ear.take(stream)
     assert ear.whole is whole
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from router.openai.text_writer import DONE, Delta, End, Event, TextForm, ToolCall, refused
-from router.openai.usage import Usage, told
+from router.openai.usage import Usage, read_usage
 from router.requests import Kind
 
 CHAT = TextForm("chatcmpl-1", 17, "llama", Kind.CHAT)
@@ -42,7 +42,7 @@ def test_usage_is_an_event_without_choices(form: TextForm) -> None:
     assert chunk["usage"] == {
         "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "estimated": True,
     }  # fmt: skip
-    assert told(chunk) == Usage(3, 4, estimated=True)
+    assert read_usage(chunk) == Usage(3, 4, estimated=True)
     assert "estimated" not in said(form.event(Usage(3, 4)))["usage"]
 
 

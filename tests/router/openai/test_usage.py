@@ -11,11 +11,11 @@ from router.openai.usage import (
     ASK_AGAIN,
     MAX_WORKERS,
     OptionSupport,
-    Tokens,
+    StreamUsage,
     Usage,
-    asking,
-    told,
-    told_at_end,
+    add_usage_option,
+    read_usage,
+    read_usage_at_end,
 )
 
 WORD = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
@@ -39,7 +39,7 @@ def test_the_usage_option_is_the_only_change_to_a_body(
     fields: dict[str, object], indent: int | None
 ) -> None:
     body = json.dumps(fields, indent=indent).encode()
-    asked = asking(body)
+    asked = add_usage_option(body)
     wanted = fields.get("stream_options")
     if asked is None:
         return
@@ -69,7 +69,7 @@ def test_the_usage_option_is_the_only_change_to_a_body(
 def test_every_other_byte_stays_and_options_of_unknown_form_are_left_alone(
     body: bytes, asked: bytes | None
 ) -> None:
-    assert asking(body) == asked
+    assert add_usage_option(body) == asked
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,19 @@ def test_every_other_byte_stays_and_options_of_unknown_form_are_left_alone(
 def test_usage_is_read_from_an_answer_if_its_numbers_are_sensible(
     said: object, usage: Usage | None
 ) -> None:
-    assert told(said) == usage
+    assert read_usage(said) == usage
     if isinstance(said, dict):
         padded = orjson.dumps({"data": "x" * 5_000} | said)
-        assert told_at_end(padded) == usage
+        assert read_usage_at_end(padded) == usage
 
 
 def test_a_long_answer_that_ends_in_nonsense_has_no_usage() -> None:
     for end in (b'"usage"', b'"usage":{', b'"usage":{"prompt_tokens":', b"{" * 3_000, b""):
-        assert told_at_end(b"x" * 10_000 + end) is None
+        assert read_usage_at_end(b"x" * 10_000 + end) is None
 
 
 def test_the_usage_event_that_the_router_requested_is_removed_and_all_others_stay() -> None:
-    tokens = Tokens(hidden=True)
+    tokens = StreamUsage(hidden=True)
     assert tokens.passing(WORD) == WORD
     assert tokens.passing(WORD + TOLD + DONE) == WORD + DONE
     assert tokens.passing(b"") == b""
@@ -117,7 +117,7 @@ def test_the_usage_event_that_the_router_requested_is_removed_and_all_others_sta
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=6))
 def test_events_in_one_chunk_are_read_as_in_chunks_of_their_own(events: list[bytes]) -> None:
-    together, apart = Tokens(hidden=True), Tokens(hidden=True)
+    together, apart = StreamUsage(hidden=True), StreamUsage(hidden=True)
     assert together.passing(b"".join(events)) == b"".join(map(apart.passing, events))
     assert together.usage() == apart.usage()
 
@@ -127,32 +127,32 @@ def test_a_number_of_tokens_beyond_53_bits_is_no_usage(more: int) -> None:
     most = 2**53 - 1
     for name in ("prompt_tokens", "completion_tokens"):
         said = {"prompt_tokens": most, "completion_tokens": most}
-        assert told({"usage": said}) == Usage(most, most)
-        assert told({"usage": said | {name: most + more}}) is None
+        assert read_usage({"usage": said}) == Usage(most, most)
+        assert read_usage({"usage": said | {name: most + more}}) is None
 
 
 def test_a_caller_that_asked_for_usage_gets_every_byte() -> None:
-    tokens = Tokens(hidden=False)
+    tokens = StreamUsage(hidden=False)
     assert tokens.passing(WORD + TOLD + DONE) == WORD + TOLD + DONE
     assert tokens.usage() == Usage(5, 6)
 
 
 def test_usage_in_an_event_with_a_choice_stays_in_it() -> None:
     last = TOLD.replace(b"[]", b'[{"finish_reason":"stop"}]')
-    tokens = Tokens(hidden=True)
+    tokens = StreamUsage(hidden=True)
     assert tokens.passing(last) == last
     assert tokens.usage() == Usage(5, 6)
 
 
 def test_the_last_usage_of_a_stream_counts_and_only_once() -> None:
-    tokens = Tokens(hidden=False)
+    tokens = StreamUsage(hidden=False)
     for number in range(3):
         tokens.passing(TOLD.replace(b"6", b"%d" % number))
     assert tokens.usage() == tokens.usage() == Usage(5, 2)
 
 
 def test_a_stream_without_usage_is_estimated_from_its_number_of_events() -> None:
-    tokens = Tokens(hidden=True)
+    tokens = StreamUsage(hidden=True)
     tokens.events = 7
     quoted = rb'data: {"choices":[{"delta":{"content":"\"prompt_tokens\": 5"}}]}' + b"\n\n"
     assert tokens.passing(quoted) == quoted
@@ -162,7 +162,7 @@ def test_a_stream_without_usage_is_estimated_from_its_number_of_events() -> None
 @pytest.mark.parametrize("nonsense", [b"data: {", b"data: []", b'data: {"usage":1}', b"data: "])
 def test_nonsense_that_mentions_tokens_is_passed_on_and_gives_no_usage(nonsense: bytes) -> None:
     event = nonsense + b' "prompt_tokens"\n\n'
-    tokens = Tokens(hidden=True)
+    tokens = StreamUsage(hidden=True)
     assert tokens.passing(event) == event
     assert tokens.usage().estimated
 
@@ -170,20 +170,20 @@ def test_nonsense_that_mentions_tokens_is_passed_on_and_gives_no_usage(nonsense:
 def test_a_worker_that_refuses_the_option_is_sent_none_for_a_while() -> None:
     support = OptionSupport()
     assert support.takes("w", 0.0)
-    assert support.may_mind("w", 400, b"no")
+    assert support.may_be_due_to_option("w", 400, b"no")
     support.refused("w", 0.0)
     assert not support.takes("w", ASK_AGAIN - 1)
     assert support.takes("w", ASK_AGAIN)
-    support.took("w")
+    support.record_accepted("w")
     assert support.takes("w", ASK_AGAIN + 1)
 
 
 def test_a_refusal_by_a_worker_that_takes_the_option_is_due_to_it_only_if_it_names_it() -> None:
     support = OptionSupport()
-    support.took("w")
-    assert not support.may_mind("w", 400, b"too long")
-    assert support.may_mind("w", 422, b"unknown field stream_options")
-    assert not support.may_mind("new", 413, b"stream_options")
+    support.record_accepted("w")
+    assert not support.may_be_due_to_option("w", 400, b"too long")
+    assert support.may_be_due_to_option("w", 422, b"unknown field stream_options")
+    assert not support.may_be_due_to_option("new", 413, b"stream_options")
 
 
 def test_beyond_the_limit_of_remembered_workers_all_are_forgotten_and_sent_the_option() -> None:
@@ -191,5 +191,5 @@ def test_beyond_the_limit_of_remembered_workers_all_are_forgotten_and_sent_the_o
     for number in range(MAX_WORKERS):
         support.refused(f"w{number}", 0.0)
     assert not support.takes("w1", 1.0)
-    support.took("one more")
+    support.record_accepted("one more")
     assert support.takes("w1", 1.0)

@@ -7,7 +7,7 @@ import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.errors import PeerUnreachable
-from registry.members.liveness import Evidence, Pulse, Status
+from registry.members.liveness import Evidence, MemberHealth, Status
 from registry.mesh import Pipe
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
@@ -43,7 +43,7 @@ class World:
         self.other = MemoryMesh(THERE, self.net)
         self.now = 0.0
         self.mesh_addresses: tuple[str, ...] = (address_of(THERE),)
-        self.pulses: dict[PeerId, Pulse] = {}
+        self.pulses: dict[PeerId, MemberHealth] = {}
         self.peers = MeshPeers(self.mesh, self, timeout=1.0, now=lambda: self.now)
 
     @property
@@ -51,7 +51,7 @@ class World:
         record = Record(THERE, Version(1, 0), reach=Reach(mesh=self.mesh_addresses))
         return Catalog().merge([Signed(record, b"")])
 
-    def pulse(self, node: PeerId) -> Pulse | None:
+    def health_of(self, node: PeerId) -> MemberHealth | None:
         return self.pulses.get(node)
 
     async def fails(self) -> None:
@@ -108,7 +108,7 @@ async def test_an_address_that_failed_is_dialled_again_later_in_the_background(
 async def test_a_forgiven_peer_is_waited_for_again(world: World) -> None:
     await world.fails()
     await world.other.start(no_answer, no_pipes)
-    world.peers.forgive(THERE)
+    world.peers.retry_addresses(THERE)
     assert (await world.peers.open_pipe(THERE)).peer == THERE
 
 
@@ -132,7 +132,7 @@ async def test_checking_whether_a_peer_is_relayed_connects_to_it_and_never_raise
 ) -> None:
     assert await world.peers.relayed(THERE) is False
     await world.other.start(no_answer, no_pipes)
-    world.peers.forgive(THERE)
+    world.peers.retry_addresses(THERE)
     assert await world.peers.relayed(THERE) is False
     assert [connection.peer for connection in world.mesh.connections()] == [THERE]
 
@@ -146,7 +146,7 @@ async def test_the_node_that_proved_an_unreachable_peer_alive_is_the_first_asked
         await world.mesh.connect(address_of(helper.peer), timeout=1.0)
     last = helpers[-1].peer
     world.mesh_addresses = ("/ip4/127.0.0.1/tcp/1",)
-    world.pulses[THERE] = Pulse(Status.ALIVE, 0.0, 0.0, Evidence.WORD, proved_by=last)
+    world.pulses[THERE] = MemberHealth(Status.ALIVE, 0.0, 0.0, Evidence.WORD, proved_by=last)
     await world.fails()
     unreached = replace(world.pulses[THERE], contact=Status.UNREACHABLE)
     world.pulses[THERE] = unreached

@@ -23,7 +23,7 @@ TOGETHER = Reach(links=("127.0.0.1:1",))
 
 
 async def route(links: Links, peer: PeerId) -> Route:
-    async with links.to(peer) as link:
+    async with links.visit(peer) as link:
         return link.route
 
 
@@ -194,12 +194,12 @@ async def test_connections_to_a_peer_that_left_the_registry_are_closed() -> None
             settings=QUICK,
         )
         reaches[node.identity.peer] = node.reach
-        async with links.to(node.identity.peer) as link:
+        async with links.visit(node.identity.peer) as link:
             del reaches[node.identity.peer]
             with pytest.raises(WorkerUnreachable):
                 await answered(links, node)
             assert not link.place.closed
-        await until(lambda: link.place.unused)
+        await until(lambda: link.place.is_unused)
         await links.close()
 
 
@@ -223,14 +223,14 @@ async def test_a_proven_address_is_at_hand_until_a_newer_version_has_another() -
     async with running() as worker, peer_node(own(worker.url)) as node:
         peer, links = node.identity.peer, Links(identity=OWN, peers=peers, settings=QUICK)
         reaches[peer] = node.reach
-        assert links.at_hand(peer) is None
+        assert links.known_link(peer) is None
         assert await answered(links, node)
-        link = links.at_hand(peer)
+        link = links.known_link(peer)
         assert link is not None
         peers.version = 2
-        assert links.at_hand(peer) is link
+        assert links.known_link(peer) is link
         reaches[peer], peers.version = replace(node.reach, links=("127.0.0.1:1",)), 3
-        assert links.at_hand(peer) is None
+        assert links.known_link(peer) is None
         await links.close()
 
 
@@ -254,7 +254,7 @@ async def test_a_hang_up_of_a_peer_that_is_cut_off_is_unreachable_and_not_a_deat
         died = WorkerDied("hung up")
         died.hung_up = True
         with pytest.raises(error):
-            async with links.to(node.identity.peer):
+            async with links.visit(node.identity.peer):
                 raise died
         await links.close()
 

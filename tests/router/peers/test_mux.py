@@ -302,7 +302,7 @@ def test_streams_that_end_before_a_byte_are_bounded_over_all_connections_of_a_no
                 mux.data_to_send(ALL)
 
     for mux in muxes:
-        mux.vain = muxes[0].vain
+        mux.wasted_streams = muxes[0].wasted_streams
     with pytest.raises(ProtocolViolation, match="in vain"):
         flood()
     assert len(opened) == RESETS

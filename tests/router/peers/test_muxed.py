@@ -262,10 +262,10 @@ async def test_a_silent_peer_is_pinged_and_finally_cut_off(
         assert not wire.aborted
         # It gets no new streams once a ping was not answered.
         assert asking.draining == (looks > 1)
-        asking._see_to_it()
+        asking._check_connection()
         await turn()
     assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)] * (SILENT_LOOKS + 1)
-    asking._see_to_it()
+    asking._check_connection()
     assert wire.aborted
     asking.connection_lost(None)
 
@@ -276,7 +276,7 @@ async def test_a_silent_peer_is_not_pinged_while_the_connection_closes(
     asking.drain()
     assert wire.closed
     for _ in range(SILENT_LOOKS + 2):
-        asking._see_to_it()
+        asking._check_connection()
         await turn()
     assert wire.writes == []
     assert wire.aborted
@@ -288,14 +288,14 @@ async def test_a_peer_that_answers_pings_is_kept_and_an_idle_connection_is_close
 ) -> None:
     (one,) = streams(asking, 1)
     for _ in range(3 * SILENT_LOOKS):
-        asking._see_to_it()
+        asking._check_connection()
         asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
     one.transport.abort()
     for _ in range(IDLE_LOOKS):
-        asking._see_to_it()
+        asking._check_connection()
         asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
     assert not wire.is_closing()
-    asking._see_to_it()
+    asking._check_connection()
     assert wire.closed
     asking.connection_lost(None)
 

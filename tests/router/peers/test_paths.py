@@ -13,7 +13,7 @@ from registry.task_group import BackgroundTasks
 from router.answer import Route
 from router.http.pool import Objection
 from router.peers.certificate import certificate_of, client_context
-from router.peers.paths import Proven, Shut, Untried, Way
+from router.peers.paths import NoneAnswered, PeerPath, Proven, Untried
 from router.peers.pipes import NoMesh
 from tests.router.peer_node import THERE, PeerNode, peer_node
 from tests.router.world import OWN, QUICK, until
@@ -28,7 +28,7 @@ async def way_to(
     straight: asyncio.Event | None = None,
     cut_off: bool = False,
     objection: Objection = lambda address, port: "",
-) -> AsyncIterator[Way]:
+) -> AsyncIterator[PeerPath]:
     """Yield a way to a node whose pipes run through a relay until `straight` is set."""
     crew = BackgroundTasks()
 
@@ -39,7 +39,7 @@ async def way_to(
         def cut_off(self, _: PeerId) -> bool:
             return cut_off
 
-    way = Way(
+    way = PeerPath(
         node.reach,
         client_context(OWN, certificate_of(THERE)),
         peers=Relayed(),
@@ -52,7 +52,7 @@ async def way_to(
         yield way
     finally:
         way.close()
-        await crew.dismiss()
+        await crew.cancel_all()
 
 
 @pytest.fixture
@@ -82,14 +82,14 @@ async def test_a_host_name_that_resolves_to_a_refused_address_is_not_connected_t
 
     async with way_to(node, objection=objection) as way:
         assert (await way.link([URL(f"https://localhost:{node.port}")])).route is Route.RELAY
-        assert isinstance(way._direct, Shut)
+        assert isinstance(way._direct, NoneAnswered)
     assert ("127.0.0.1", node.port) in asked
 
 
-async def tried_again(way: Way, *addresses: URL) -> Route:
+async def tried_again(way: PeerPath, *addresses: URL) -> Route:
     """Ask for a link once the pause is over, and let the new try end; return the route that was given meanwhile."""
-    assert isinstance(way._direct, Shut)
-    way._direct = Shut(until=0.0, pause=way._direct.pause, tried=way._direct.tried)
+    assert isinstance(way._direct, NoneAnswered)
+    way._direct = NoneAnswered(until=0.0, pause=way._direct.pause, tried=way._direct.tried)
     link = await way.link(list(addresses))
     await until(lambda: not len(way._crew))
     return link.route
@@ -98,28 +98,28 @@ async def tried_again(way: Way, *addresses: URL) -> Route:
 async def test_no_request_waits_twice_for_an_address_that_does_not_answer(node: PeerNode) -> None:
     async with way_to(node) as way:
         assert (await way.link([NOBODY])).route is Route.RELAY
-        assert isinstance(way._direct, Shut)
+        assert isinstance(way._direct, NoneAnswered)
         first = way._direct.pause
         assert await tried_again(way, NOBODY) is Route.RELAY
-        assert isinstance(way._direct, Shut)
+        assert isinstance(way._direct, NoneAnswered)
         assert way._direct.pause == 2 * first
         assert way._direct.until > asyncio.get_running_loop().time() + first
 
 
 async def test_the_pause_has_an_upper_bound(node: PeerNode) -> None:
     async with way_to(node) as way:
-        way._direct = Shut(until=0.0, pause=320.0, tried=frozenset({NOBODY}))
+        way._direct = NoneAnswered(until=0.0, pause=320.0, tried=frozenset({NOBODY}))
         await tried_again(way, NOBODY)
-        assert isinstance(way._direct, Shut)
+        assert isinstance(way._direct, NoneAnswered)
         assert way._direct.pause == 320.0
 
 
 async def test_an_address_that_came_back_is_used_after_it_was_tried_again(node: PeerNode) -> None:
     async with way_to(node) as way:
         later, tried = asyncio.get_running_loop().time() + 60, frozenset({address(node)})
-        way._direct = Shut(until=later, pause=5.0, tried=tried)
+        way._direct = NoneAnswered(until=later, pause=5.0, tried=tried)
         assert (await way.link([address(node)])).route is Route.RELAY
-        assert way._direct == Shut(until=later, pause=5.0, tried=tried)
+        assert way._direct == NoneAnswered(until=later, pause=5.0, tried=tried)
         assert await tried_again(way, address(node)) is Route.RELAY
         link = await way.link([address(node)])
         assert (link.route, link.base) == (Route.DIRECT, address(node))
@@ -144,11 +144,11 @@ async def test_a_failed_request_makes_only_a_proven_address_doubtful(
     async with way_to(node) as way:
         await way.link([address(node)])
         assert isinstance(way._direct, Proven)
-        way.doubt()
+        way.recheck_address()
         assert way._direct == Untried()
-        way._direct = Shut(1.0, 5.0)
-        way.doubt()
-        assert way._direct == Shut(1.0, 5.0)
+        way._direct = NoneAnswered(1.0, 5.0)
+        way.recheck_address()
+        assert way._direct == NoneAnswered(1.0, 5.0)
 
 
 async def test_an_address_that_the_record_no_longer_names_is_dropped(node: PeerNode) -> None:
@@ -161,8 +161,10 @@ async def test_an_address_that_the_record_no_longer_names_is_dropped(node: PeerN
 
 async def test_addresses_of_a_forgiven_peer_are_waited_for_again(node: PeerNode) -> None:
     async with way_to(node) as way:
-        way._direct = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
-        way.forgive()
+        way._direct = NoneAnswered(
+            asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)})
+        )
+        way.retry_addresses()
         assert (await way.link([address(node)])).route is Route.DIRECT
 
 
@@ -170,11 +172,11 @@ async def test_addresses_of_a_peer_that_is_cut_off_are_not_waited_for(
     node: PeerNode,
 ) -> None:
     async with way_to(node, cut_off=True) as way:
-        shut = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
+        shut = NoneAnswered(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
         way._direct = shut
-        way.forgive()
+        way.retry_addresses()
         assert way._direct is shut
-        assert way._patience() < QUICK.connect_timeout
+        assert way._connect_timeout() < QUICK.connect_timeout
 
 
 async def test_pipes_through_a_relay_are_not_reused_once_there_is_a_direct_way(

@@ -15,9 +15,9 @@ from registry.records import PeerId
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.http.connection import Connection
-from router.http.pool import PooledPlace
+from router.http.pool import ConnectionPool
 from router.peers.certificate import certificate_of, client_context, server_context
-from router.peers.pipes import NoMesh, over_pipes, serve_pipe
+from router.peers.pipes import NoMesh, pipe_dialer, serve_pipe
 from tests.router.world import QUICK, until
 
 HERE, THERE = PeerId("here"), PeerId("there")
@@ -145,8 +145,8 @@ class TestADialThatIsGivenUp:
                 return ours
 
         client = client_context(ASKING, certificate_of(SERVING))
-        dial = over_pipes(Opened(), THERE, context=client, crew=crew)
-        place = PooledPlace(dial, QUICK)
+        dial = pipe_dialer(Opened(), THERE, context=client, crew=crew)
+        place = ConnectionPool(dial, QUICK)
         serving = crew.spawn(serve_pipe(theirs, port=server.sockets[0].getsockname()[1]))
         dialling = crew.spawn(dial(lambda: Connection(place)))
         for _ in range(turns):
@@ -157,7 +157,7 @@ class TestADialThatIsGivenUp:
             dialling.result().abort()
         await until(serving.done, within=2)
         server.close()
-        await crew.dismiss()
+        await crew.cancel_all()
         return early
 
     def test_leaves_no_socket_and_no_pipe_whenever_it_is_cancelled(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from registry.records import Load
 from router.errors import BadRequest
 from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
-from router.peers.replica_question import answer_of, question, told_of
+from router.peers.replica_question import encode_answer, parse_answer, parse_question
 from router.requests import Kind
 from router.state.prefix_index import Read, ReplicaAnswer
 from router.state.service_time import ServiceTime
@@ -24,7 +24,7 @@ ASKED: Mapping[str, object] = {
 
 
 def test_a_question_is_read_with_positions_as_sizes() -> None:
-    asked = question(ASKED)
+    asked = parse_question(ASKED)
     assert (asked.kind, asked.project, asked.model, asked.cid) == (Kind.CHAT, "p", "m", "")
     assert [(p.digest, p.size) for p in asked.said.chain] == [
         (prefix.digest, place) for place, prefix in enumerate(SAID.chain, 1)
@@ -45,15 +45,15 @@ def test_a_question_is_read_with_positions_as_sizes() -> None:
 )
 def test_an_invalid_question_is_refused(wrong: Mapping[str, object]) -> None:
     with pytest.raises(BadRequest):
-        question({**ASKED, **wrong})
+        parse_question({**ASKED, **wrong})
 
 
 def test_an_answer_is_read_as_it_was_written() -> None:
     time = ServiceTime(fixed=1.5, kilobyte=0.25, holds=60.0, error=0.5, answers=9)
     told = ReplicaAnswer(Read(2, 1.25), Load(3, slots=4), time)
-    body = orjson.dumps(answer_of(told))
-    assert told_of(body, SAID) == ReplicaAnswer(Read(20, 1.25), Load(3, slots=4), time)
-    assert told_of(orjson.dumps(answer_of(ReplicaAnswer())), SAID) == ReplicaAnswer()
+    body = orjson.dumps(encode_answer(told))
+    assert parse_answer(body, SAID) == ReplicaAnswer(Read(20, 1.25), Load(3, slots=4), time)
+    assert parse_answer(orjson.dumps(encode_answer(ReplicaAnswer())), SAID) == ReplicaAnswer()
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_an_answer_is_read_as_it_was_written() -> None:
     ],
 )
 def test_an_implausible_answer_gives_nothing(answer: Mapping[str, object]) -> None:
-    assert told_of(orjson.dumps(answer), SAID) == ReplicaAnswer()
+    assert parse_answer(orjson.dumps(answer), SAID) == ReplicaAnswer()
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1", b'{"prefixes":1,"age":NaN}'])
 def test_a_body_that_is_no_answer_is_read_as_none(body: bytes) -> None:
-    assert told_of(body, SAID) is None
+    assert parse_answer(body, SAID) is None

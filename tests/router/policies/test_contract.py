@@ -12,7 +12,7 @@ from registry.records import Load, PeerId, Service
 from router import policies
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.policy import in_order
+from router.select.policy import order_candidates
 from router.state.remote_load import Reported
 from router.state.service_time import ServiceTime
 from tests.router.world import chat
@@ -58,7 +58,7 @@ requests = st.builds(
 def test_the_order_holds_every_candidate_exactly_once(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
-    ordered = in_order(policies.load(name), request, tuple(found), Random(seed).random)
+    ordered = order_candidates(policies.load(name), request, tuple(found), Random(seed).random)
     assert sorted(map(repr, ordered)) == sorted(map(repr, found))
 
 
@@ -68,7 +68,7 @@ def test_the_same_chance_gives_the_same_order(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     one, other = (
-        in_order(policies.load(name), request, found, Random(seed).random) for _ in range(2)
+        order_candidates(policies.load(name), request, found, Random(seed).random) for _ in range(2)
     )
     assert list(one) == list(other)
 
@@ -78,7 +78,7 @@ def test_the_same_chance_gives_the_same_order(
 def test_trusted_candidates_come_before_doubtful_ones(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
-    ordered = in_order(policies.load(name), request, found, Random(seed).random)
+    ordered = order_candidates(policies.load(name), request, found, Random(seed).random)
     ranks = [candidate.rank for candidate in ordered]
     assert ranks == sorted(ranks)
 
@@ -89,7 +89,7 @@ def test_every_candidate_has_its_reason_and_may_answer(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     policy = policies.load(name)
-    for candidate in in_order(policy, request, found, Random(seed).random):
+    for candidate in order_candidates(policy, request, found, Random(seed).random):
         assert policy.why(request, candidate, found)
         assert all(map(isfinite, policy.figures(request, candidate, found).values()))
         policy.begun(request)
@@ -101,7 +101,7 @@ def test_computing_an_order_does_not_change_the_next_one(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     policy = policies.load(name)
-    asked = [in_order(policy, request, found, Random(seed).random) for _ in range(2)]
+    asked = [order_candidates(policy, request, found, Random(seed).random) for _ in range(2)]
     assert [*asked[0]] == [*asked[1]]
 
 
@@ -124,7 +124,7 @@ def test_candidates_that_miss_the_latency_aim_come_after_those_that_meet_it(name
     found = [at("slow", 9.0), at("quick", 0.1), at("slower", 12.0)]
     asked = replace(chat(), aim=1.0)
     for seed in range(20):
-        ordered = in_order(policies.load(name), asked, found, Random(seed).random)
+        ordered = order_candidates(policies.load(name), asked, found, Random(seed).random)
         assert ordered[0].node == "quick"
         assert len(ordered) == 3
 
@@ -139,6 +139,6 @@ def test_a_background_session_goes_to_a_candidate_with_a_free_slot(name: str) ->
     found = [at("full", 2, 0.1), at("free", 1, 9.0), at("fuller", 3, 0.1)]
     asked = replace(chat(), background=True, session="s")
     for seed in range(20):
-        ordered = in_order(policies.load(name), asked, found, Random(seed).random)
+        ordered = order_candidates(policies.load(name), asked, found, Random(seed).random)
         assert ordered[0].node == "free"
         assert len(ordered) == 3

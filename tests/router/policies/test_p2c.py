@@ -7,18 +7,18 @@ from random import Random
 
 import orjson
 
-from registry.clock import Chance
+from registry.clock import RandomSource
 from registry.records import Load, PeerId, Service
 from router.openai.prefixes import prefixes_of
 from router.policies.p2c import FewChoices
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.state.remote_load import HALF_LIFE, Reported
-from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
+from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime
 from tests.router.world import chat
 
 
-def order(found: Sequence[Candidate], random: Chance) -> Sequence[Candidate]:
+def order(found: Sequence[Candidate], random: RandomSource) -> Sequence[Candidate]:
     return FewChoices().order(chat(), found, random)
 
 
@@ -124,7 +124,7 @@ def talk(number: int, *, turns: int = 1) -> Request:
 READER = ServiceTime(fixed=0.5, kilobyte=0.1)
 
 
-def reader(number: int, *, in_flight: int = 0, before: Before = NOTHING_BEFORE) -> Candidate:
+def reader(number: int, *, in_flight: int = 0, before: ReadPrefix = NOTHING_BEFORE) -> Candidate:
     return replace(timed(f"n{number}", 0.0, in_flight=in_flight), time=READER, before=before)
 
 
@@ -140,13 +140,13 @@ def test_a_conversation_begins_at_the_candidate_of_its_key_and_conversations_spr
 
 
 def test_a_conversation_goes_on_where_it_is_cached_unless_that_takes_longer() -> None:
-    warm = reader(0, before=Before(20.0, 1.0))
+    warm = reader(0, before=ReadPrefix(20.0, 1.0))
     found, policy = [warm, *(reader(n) for n in range(1, 8))], FewChoices()
     asked = talk(1, turns=2)
     assert {policy.order(asked, found, Random(seed).random)[0] for seed in range(20)} == {warm}
     assert "20.0 of this conversation's 30.1 KB 1 s ago" in policy.why(asked, warm, found)
     assert policy.figures(asked, warm, found)["read_kilobytes"] == 20.0
-    crowded = [reader(0, in_flight=40, before=Before(20.0, 1.0)), *found[1:]]
+    crowded = [reader(0, in_flight=40, before=ReadPrefix(20.0, 1.0)), *found[1:]]
     assert policy.order(asked, crowded, Random(1).random)[0] != crowded[0]
 
 

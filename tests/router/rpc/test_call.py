@@ -245,7 +245,7 @@ async def test_no_connection_is_made_to_an_address_where_no_worker_may_be(
     async with parrot() as (bird, api), channels(guard=guard) as ours:
         with pytest.raises(WorkerUnreachable, match=why):
             await ours.ask(api, PREDICT, prompt("x"))
-        assert await ours.glance(api, HEALTH, HEALTH.asked()) is None
+        assert await ours.send_probe(api, HEALTH, HEALTH.asked()) is None
     assert bird.metadata == {}
 
 
@@ -325,7 +325,7 @@ async def test_a_server_that_accepts_connections_and_stays_silent_times_out() ->
     server = await asyncio.start_server(hold, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with channels(QUICK.model_copy(update={"connect_timeout": 0.2})) as ours:
-        assert not await ours.greets(f"grpc://127.0.0.1:{port}")
+        assert not await ours.can_connect_grpc(f"grpc://127.0.0.1:{port}")
         with pytest.raises(WorkerTimeout, match="connection") as late:
             await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, prompt("x"))
         assert not late.value.sent
@@ -355,19 +355,19 @@ def test_any_bytes_of_a_worker_are_a_message_or_an_error_of_the_attempt(
 
 async def test_a_glance_is_short_and_distinguishes_a_status_from_silence() -> None:
     async with parrot() as (_, api), channels() as ours:
-        assert (await ours.glance(api, HEALTH, HEALTH.asked())).message == b"OK"
-        assert await ours.glance(api, PREDICT, prompt("hang")) is None
+        assert (await ours.send_probe(api, HEALTH, HEALTH.asked())).message == b"OK"
+        assert await ours.send_probe(api, PREDICT, prompt("hang")) is None
         with pytest.raises(RpcFailed):
-            await ours.glance(api, PREDICT, prompt("raise"))
+            await ours.send_probe(api, PREDICT, prompt("raise"))
     async with channels() as ours:
-        assert await ours.glance(api, HEALTH, HEALTH.asked()) is None
+        assert await ours.send_probe(api, HEALTH, HEALTH.asked()) is None
 
 
 async def test_only_a_running_worker_greets() -> None:
     async with parrot() as (_, api), channels() as ours:
-        assert await ours.greets(api)
+        assert await ours.can_connect_grpc(api)
     async with channels() as ours:
-        assert not await ours.greets(api)
+        assert not await ours.can_connect_grpc(api)
 
 
 async def test_closing_fails_pending_calls_as_unreachable() -> None:

@@ -51,7 +51,7 @@ def test_a_status_without_a_message_is_reported_alone() -> None:
 @given(st.text(min_size=40, max_size=200), st.text(max_size=60), st.integers(0, 30))
 def test_a_message_that_quotes_the_request_is_hidden(prompt: str, more: str, at: int) -> None:
     failed = RpcFailed("UNKNOWN", f"ValueError: {more}{prompt[at:]}")
-    failed.hide(b"x" + cleaned(prompt).encode(errors="replace"), [])
+    failed.redact(b"x" + cleaned(prompt).encode(errors="replace"), [])
     # Shorter remains of a quotation reveal little.
     assert not any(
         cleaned(prompt)[n : n + 36] in failed.words
@@ -62,7 +62,7 @@ def test_a_message_that_quotes_the_request_is_hidden(prompt: str, more: str, at:
 
 def test_keys_are_hidden_from_the_message() -> None:
     failed = RpcFailed("UNAUTHENTICATED", "no such key: s3cr3t")
-    failed.hide(b"", ["Bearer s3cr3t"])
+    failed.redact(b"", ["Bearer s3cr3t"])
     assert "s3cr3t" not in str(failed.as_error("Predict"))
     assert "no such key" in str(failed.as_error("Predict"))
 

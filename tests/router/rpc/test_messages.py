@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from router.errors import WorkerFailed
 from router.openai.sse import Splitter
-from router.openai.usage import Tokens, Usage
+from router.openai.usage import StreamUsage, Usage
 from router.rpc import messages as framing
 from router.rpc.messages import COMPILED, LOCALAI, PROTOS, REMOTELLM, message_class, methods_of
 from scripts.protos import compiled
@@ -61,10 +61,10 @@ def test_an_unknown_service_has_no_methods() -> None:
 @given(st.lists(st.binary(max_size=200), min_size=1), st.integers(0, 2**31), st.booleans())
 def test_messages_are_read_back_as_written(messages, count, estimated):
     took = Usage(count, len(messages), estimated)
-    stream = b"".join(map(framing.event, messages)) + framing.spent(took)
-    read = [framing.read(event.data) for event in Splitter(max_event_bytes=1000).feed(stream)]
+    stream = b"".join(map(framing.message_event, messages)) + framing.usage_event(took)
+    read = [framing.read_event(event.data) for event in Splitter(max_event_bytes=1000).feed(stream)]
     assert read == [*messages, took]
-    tokens = Tokens(hidden=False)
+    tokens = StreamUsage(hidden=False)
     assert tokens.passing(stream) == stream
     assert tokens.usage() == took
 
@@ -74,4 +74,4 @@ def test_messages_are_read_back_as_written(messages, count, estimated):
 )  # fmt: skip
 def test_an_event_that_is_neither_message_nor_usage_is_a_failure(data):
     with pytest.raises(WorkerFailed):
-        framing.read(data)
+        framing.read_event(data)

@@ -21,7 +21,15 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.requests import Request
-from router.select.attempts import MAX_PLACES, RESERVE, WINDOW, Budget, Failure, attempts, in_turn
+from router.select.attempts import (
+    MAX_PLACES,
+    RESERVE,
+    WINDOW,
+    Failure,
+    RetryBudget,
+    iterate_candidates,
+    iterate_names,
+)
 from router.select.candidates import Candidate
 from tests.router.world import chat
 
@@ -43,7 +51,7 @@ def tried(
         asked.append(failed)
         return len(asked) <= affordable
 
-    tries = attempts(ordered, at_most=at_most, within=10, afford=afford)
+    tries = iterate_candidates(ordered, at_most=at_most, within=10, afford=afford)
     seen = [next(tries)]
 
     def go_on() -> None:
@@ -85,7 +93,9 @@ def test_no_attempt_starts_once_the_time_is_used_up() -> None:
 def test_a_failure_of_a_worker_is_raised_rather_than_that_others_were_unreachable() -> None:
     failed, away = WorkerFailed("x"), WorkerUnreachable("x")
     for errors in ([failed, away, away], [away, failed, away], [away, away, failed]):
-        tries = attempts([at("a"), at("b"), at("c")], at_most=3, within=1, afford=lambda *_: True)
+        tries = iterate_candidates(
+            [at("a"), at("b"), at("c")], at_most=3, within=1, afford=lambda *_: True
+        )
         next(tries)
         for number, error in enumerate(errors, 1):
             error.attempts = number
@@ -103,7 +113,7 @@ def test_an_attempt_that_the_budget_does_not_allow_is_not_made() -> None:
 
 
 def test_no_candidates_give_no_attempts() -> None:
-    assert list(attempts([], at_most=3, within=1, afford=lambda *_: True)) == []
+    assert list(iterate_candidates([], at_most=3, within=1, afford=lambda *_: True)) == []
 
 
 @given(
@@ -128,7 +138,7 @@ UNKNOWN, AWAY, FAILED = UnknownModel("x"), NobodyServes("x"), WorkerFailed("x")
 
 
 def asked(*errors: RouterError) -> tuple[list[Request], RouterError]:
-    names = in_turn(LISTED)
+    names = iterate_names(LISTED)
     seen = [next(names)]
     for error in errors:
         try:
@@ -172,31 +182,31 @@ def test_a_bad_request_is_not_tried_under_other_names(error: RouterError) -> Non
     assert (len(seen), told) == (1, error)
 
 
-def spent(budget: Budget, *, now: float, tries: int, under_way: int = 0) -> int:
+def spent(budget: RetryBudget, *, now: float, tries: int, under_way: int = 0) -> int:
     """Return how many of `tries` failures, each at a place of its own, may be retried."""
     return sum(budget.spend(f"place {n}", under_way, now) for n in range(tries))
 
 
 def test_with_few_requests_the_reserve_may_be_spent() -> None:
-    assert spent(Budget(0.2), now=0, tries=100) == RESERVE
+    assert spent(RetryBudget(0.2), now=0, tries=100) == RESERVE
 
 
 def test_with_many_requests_a_share_of_them_may_be_retried() -> None:
-    budget = Budget(0.2)
+    budget = RetryBudget(0.2)
     for _ in range(1000):
         budget.began(5.0)
     assert spent(budget, now=5.9, tries=1000) == 200
 
 
 def test_spent_retries_are_restored_after_the_window() -> None:
-    budget = Budget(0.0)
+    budget = RetryBudget(0.0)
     assert spent(budget, now=3.0, tries=100) == RESERVE
     assert spent(budget, now=3.0 + WINDOW - 1, tries=100) == 0
     assert spent(budget, now=3.0 + WINDOW, tries=100) == RESERVE
 
 
 def test_all_requests_in_flight_at_a_place_that_died_may_be_retried_once() -> None:
-    budget = Budget(0.0)
+    budget = RetryBudget(0.0)
     assert all(budget.spend("it", 500 - n, 1.0) for n in range(500))
     # Later failures there are no death but a failing worker; another place has its own death.
     assert sum(budget.spend("it", 1, 2.0) for _ in range(500)) == RESERVE
@@ -204,7 +214,7 @@ def test_all_requests_in_flight_at_a_place_that_died_may_be_retried_once() -> No
 
 
 def test_a_place_may_die_again_later() -> None:
-    budget = Budget(0.0)
+    budget = RetryBudget(0.0)
     assert spent(budget, now=1.0, tries=100) == RESERVE
     assert budget.spend("it", 1, 1.0)
     assert not budget.spend("it", 1, 1.0)
@@ -213,7 +223,7 @@ def test_a_place_may_die_again_later() -> None:
 
 
 def test_the_number_of_remembered_places_is_bounded() -> None:
-    budget = Budget(0.0)
+    budget = RetryBudget(0.0)
     spent(budget, now=1.0, tries=MAX_PLACES + 10, under_way=1)
     assert len(budget._deaths) == MAX_PLACES
 
@@ -225,7 +235,7 @@ def test_the_number_of_remembered_places_is_bounded() -> None:
 def test_retries_never_exceed_the_share_or_the_reserve_in_any_window(
     steps: list[tuple[float, bool]], share: float
 ) -> None:
-    budget = Budget(share)
+    budget = RetryBudget(share)
     now, begun, retried = 0.0, [], []
     for step, fails in steps:
         now += step

@@ -11,11 +11,11 @@ from registry.records import Ability, Load, ModelType, PeerId, Record, Service, 
 from router.requests import ANYWHERE, Kind, Pin, Request
 from router.select.candidates import (
     Candidate,
-    Field,
+    CandidateSet,
     NameOffers,
     OfferedReplica,
     Reason,
-    candidates,
+    sort_replicas,
 )
 from router.state.remote_load import Reported
 from router.translate.verbatim import TGI, Verbatim
@@ -60,7 +60,7 @@ class Said:
     def allowance(self, candidate: Candidate) -> float:
         return self.allowances.get(candidate.node, 99)
 
-    def kept_free(self, worker: Worker) -> int:
+    def reserved_slots(self, worker: Worker) -> int:
         return 1 if worker.capacity > 1 else 0
 
 
@@ -80,10 +80,10 @@ def find(
     kind: Kind = Kind.CHAT,
     body: bytes = b"",
     needs: str | None = None,
-) -> Field:
+) -> CandidateSet:
     said = None if needs is None else Verbatim(TGI, "generate", b"{}", needs)
     here = Workers.of(own).by_name.get(model, ())
-    return candidates(
+    return sort_replicas(
         Request(
             "r", kind, model, body, "application/json", pin=pin, own_only=own_only, verbatim=said
         ),
@@ -94,7 +94,7 @@ def find(
     )
 
 
-def reasons(field: Field) -> list[Reason]:
+def reasons(field: CandidateSet) -> list[Reason]:
     assert field.eligible == ()
     return [excluded.reason for excluded in field.excluded]
 
@@ -135,12 +135,12 @@ def test_a_name_with_its_project_finds_that_project_only() -> None:
 def test_the_replicas_of_a_name_are_listed_once() -> None:
     # Also as machine code, which makes a property of a `cached_property`.
     offered = NameOffers(OWN, Kind.CHAT, (), catalog((FAR, SERVICE), (OTHER, SERVICE)).offers["m"])
-    assert len(offered.everybody) == 2
-    assert offered.everybody is offered.everybody
+    assert len(offered.all_replicas) == 2
+    assert offered.all_replicas is offered.all_replicas
 
 
 def test_a_name_that_no_node_offers_has_no_candidates() -> None:
-    assert find((FAR, SERVICE), model="x") == Field((), ())
+    assert find((FAR, SERVICE), model="x") == CandidateSet((), ())
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_replica_is_found_by_the_cid_that_an_older_node_uses_for_it() -> None:
         assert {c.service for c in found.eligible} == expected
 
 
-def held_back(field: Field) -> set[PeerId]:
+def held_back(field: CandidateSet) -> set[PeerId]:
     return {candidate.node for candidate in field.eligible if candidate.held_back}
 
 

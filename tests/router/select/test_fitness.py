@@ -13,15 +13,15 @@ from router.select.fitness import (
     MOST_BYTES,
     OWN_KINDS,
     USUAL_BYTES,
-    Length,
     MediaNeeds,
+    RequestLength,
     serves,
 )
 from tests.router.world import chat
 
 
-def length(**said: object) -> Length:
-    return Length(chat(body=orjson.dumps({"model": "m", **said})))
+def length(**said: object) -> RequestLength:
+    return RequestLength(chat(body=orjson.dumps({"model": "m", **said})))
 
 
 def user(content: object) -> list[object]:
@@ -54,7 +54,7 @@ def test_a_worker_of_one_endpoint_serves_a_subset_of_the_kinds_of_its_type() -> 
 
 def test_a_text_to_tokenize_has_no_length() -> None:
     body = orjson.dumps({"model": "m", "prompt": "x" * 80_000})
-    assert Length(chat(kind=Kind.TOKENIZE, body=body)).least == 0
+    assert RequestLength(chat(kind=Kind.TOKENIZE, body=body)).minimum_tokens == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON"])
@@ -67,32 +67,32 @@ def test_a_request_to_a_service_has_no_length_and_may_have_no_body(body: bytes) 
         content_type="application/json",
         target=Target("openai", "GET", "/v1/batches"),
     )
-    assert Length(asked).least == 0
+    assert RequestLength(asked).minimum_tokens == 0
 
 
 def test_the_length_is_the_texts_bytes_per_token_plus_the_answers_tokens() -> None:
     found = length(messages=user("x" * 8_000), max_tokens=500)
-    assert found.least == 8_000 // MOST_BYTES + 500
+    assert found.minimum_tokens == 8_000 // MOST_BYTES + 500
     assert found.usual == 8_000 // USUAL_BYTES + 500
-    assert found.beyond(service(found.least - 1))
-    assert not found.beyond(service(found.least))
-    assert found.strains(service(found.usual - 1))
-    assert not found.strains(service(found.usual))
+    assert found.exceeds(service(found.minimum_tokens - 1))
+    assert not found.exceeds(service(found.minimum_tokens))
+    assert found.may_exceed_context(service(found.usual - 1))
+    assert not found.may_exceed_context(service(found.usual))
 
 
 def test_nothing_is_too_long_for_an_unknown_context() -> None:
-    assert not length(messages=user("x" * 100_000)).beyond(service(0))
+    assert not length(messages=user("x" * 100_000)).exceeds(service(0))
 
 
 def test_images_count_nothing_and_texts_beside_them_do() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
     said = [{"type": "text", "text": "w" * 800}, image]
-    assert length(messages=user(said)).least == 100
+    assert length(messages=user(said)).minimum_tokens == 100
 
 
 def test_tools_count_in_the_length() -> None:
     tools = [{"type": "function", "function": {"name": "f", "description": "d" * 8_000}}]
-    assert length(messages=user("hi"), tools=tools).least > 1_000
+    assert length(messages=user("hi"), tools=tools).minimum_tokens > 1_000
 
 
 @pytest.mark.parametrize(
@@ -109,19 +109,22 @@ def test_tools_count_in_the_length() -> None:
     ],
 )
 def test_the_longest_of_several_inputs_counts(said: dict[str, object], least: int) -> None:
-    assert length(**said).least == least
+    assert length(**said).minimum_tokens == least
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b"null", b'{"messages":"' + b"x" * MAX_BYTES + b'"}'])  # fmt: skip
 def test_a_body_that_is_no_request_or_huge_has_no_length(body: bytes) -> None:
-    assert Length(chat(body=body)).least == 0
+    assert RequestLength(chat(body=body)).minimum_tokens == 0
 
 
 @pytest.mark.parametrize("depth", [10, 300, 1_000])
 @pytest.mark.parametrize("name", ["messages", "prompt", "input", "tools"])
 def test_deeply_nested_bodies_are_measured_too(name: str, depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
-    assert Length(chat(body=b'{"model":"m","%b":%b}' % (name.encode(), deep))).least < depth
+    assert (
+        RequestLength(chat(body=b'{"model":"m","%b":%b}' % (name.encode(), deep))).minimum_tokens
+        < depth
+    )
 
 
 JSON = st.recursive(
@@ -134,7 +137,7 @@ FIELDS = st.sampled_from(["messages", "prompt", "input", "tools", "max_tokens", 
 
 @given(st.dictionaries(FIELDS, JSON | st.lists(st.dictionaries(FIELDS, JSON), max_size=3)))
 def test_any_request_has_a_length(said: dict[str, object]) -> None:
-    assert 0 <= length(**said).least <= length(**said).usual
+    assert 0 <= length(**said).minimum_tokens <= length(**said).usual
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

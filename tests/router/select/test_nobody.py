@@ -3,11 +3,11 @@
 import time
 from dataclasses import replace
 
-from registry.records import ModelType, Service, name_of_any
+from registry.records import ModelType, Service, service_type_name
 from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy, WorkerUnable
 from router.requests import Kind, Pin
 from router.select.candidates import Excluded, Reason
-from router.select.nobody import nobody
+from router.select.nobody import no_candidate_error
 from router.translate.verbatim import TGI, Verbatim
 from tests.router.world import chat, own
 
@@ -15,21 +15,21 @@ THEIRS = own("http://127.0.0.1:1")
 
 
 def test_a_name_that_no_node_offers_is_unknown_and_similar_names_are_suggested() -> None:
-    error = nobody(chat("llamma"), (), ("llama", "llama-2", "qwen", "llamma"))
+    error = no_candidate_error(chat("llamma"), (), ("llama", "llama-2", "qwen", "llamma"))
     assert isinstance(error, UnknownModel)
     assert set(error.nearest) == {"llama", "llama-2"}
 
 
 def test_no_names_are_suggested_for_a_forwarded_request() -> None:
-    error = nobody(replace(chat("llamma"), own_only=True), (), ("llama",))
+    error = no_candidate_error(replace(chat("llamma"), own_only=True), (), ("llama",))
     assert isinstance(error, UnknownModel)
     assert not error.nearest
 
 
 def test_replicas_that_the_caller_ruled_out_do_not_make_a_name_known() -> None:
     ruled_out = [Excluded(THEIRS, Reason.PINNED), Excluded(THEIRS, Reason.HOP)]
-    assert isinstance(nobody(chat(), ruled_out, ()), UnknownModel)
-    error = nobody(chat(), [*ruled_out, Excluded(THEIRS, Reason.LOST)], ())
+    assert isinstance(no_candidate_error(chat(), ruled_out, ()), UnknownModel)
+    error = no_candidate_error(chat(), [*ruled_out, Excluded(THEIRS, Reason.LOST)], ())
     assert isinstance(error, NobodyServes)
     assert "its node is lost (1)" in str(error)
 
@@ -37,26 +37,28 @@ def test_replicas_that_the_caller_ruled_out_do_not_make_a_name_known() -> None:
 def test_a_model_that_only_another_project_or_node_has_is_mentioned() -> None:
     ruled_out = [Excluded(THEIRS, Reason.PINNED)]
     project, model = THEIRS.service.project, chat().model
-    error = nobody(replace(chat(), pin=Pin(project="other")), ruled_out, ())
+    error = no_candidate_error(replace(chat(), pin=Pin(project="other")), ruled_out, ())
     assert isinstance(error, UnknownModel)
     assert f"in the project 'other'; did you mean {project}/{model}?" in str(error)
-    error = nobody(replace(chat(), pin=Pin(project=project, cid="third")), ruled_out, ())
+    error = no_candidate_error(
+        replace(chat(), pin=Pin(project=project, cid="third")), ruled_out, ()
+    )
     assert isinstance(error, UnknownModel)
     assert "though others do" in str(error)
     # The sender of a forwarded request knows more, and answers the caller.
     sent = replace(chat(), pin=Pin(project="other"), own_only=True)
-    assert str(nobody(sent, ruled_out, ())) == f"no node serves the model {model!r}"
+    assert str(no_candidate_error(sent, ruled_out, ())) == f"no node serves the model {model!r}"
 
 
 def test_a_service_is_not_called_by_an_internal_name() -> None:
-    asked = replace(chat(name_of_any(ModelType.FINE_TUNING)), kind=Kind.FINE_TUNING)
-    error = nobody(asked, [Excluded(THEIRS, Reason.LOST)], ())
+    asked = replace(chat(service_type_name(ModelType.FINE_TUNING)), kind=Kind.FINE_TUNING)
+    error = no_candidate_error(asked, [Excluded(THEIRS, Reason.LOST)], ())
     assert str(error).startswith("the fine-tuning service is known, but no node serves it now")
 
 
 def test_if_all_replicas_asked_for_a_pause_the_shortest_pause_is_reported() -> None:
     told = [Excluded(THEIRS, Reason.TOLD, 7.0), Excluded(THEIRS, Reason.TOLD, 3.0)]
-    error = nobody(chat(), [*told, Excluded(THEIRS, Reason.LOST)], ())
+    error = no_candidate_error(chat(), [*told, Excluded(THEIRS, Reason.LOST)], ())
     assert isinstance(error, WorkerBusy)
     assert error.retry_after == 3.0
 
@@ -64,29 +66,29 @@ def test_if_all_replicas_asked_for_a_pause_the_shortest_pause_is_reported() -> N
 def test_a_name_of_any_length_is_compared_with_thousands_in_bounded_time() -> None:
     names = [f"llama-{number}-{'x' * 200}" for number in range(5000)]
     began = time.monotonic()
-    nobody(chat("l" * 512), (), names)
+    no_candidate_error(chat("l" * 512), (), names)
     assert time.monotonic() - began < 0.5
 
 
 def test_a_model_of_another_type_is_a_bad_request_that_names_the_right_path() -> None:
     service = Service("p", "llama", type=ModelType.SPEECH)
     other = replace(THEIRS, service=service)
-    error = nobody(chat(), [Excluded(other, Reason.OTHER_TYPE)], ())
+    error = no_candidate_error(chat(), [Excluded(other, Reason.OTHER_TYPE)], ())
     assert isinstance(error, BadRequest)
     assert str(error) == "'llama' does not serve /v1/chat/completions; use /v1/audio/speech"
     lost = [Excluded(other, Reason.OTHER_TYPE), Excluded(THEIRS, Reason.LOST)]
-    assert isinstance(nobody(chat(), lost, ()), NobodyServes)
+    assert isinstance(no_candidate_error(chat(), lost, ()), NobodyServes)
 
 
 def test_a_parameter_that_no_worker_supports_is_refused_by_name() -> None:
     asked = replace(chat(), verbatim=Verbatim(TGI, "generate", b"{}", "watermark"))
     wordless = [Excluded(THEIRS, Reason.WORDLESS)]
-    error = nobody(asked, wordless, ())
+    error = no_candidate_error(asked, wordless, ())
     assert isinstance(error, WorkerUnable)
     assert str(error) == "no worker of 'llama' supports `watermark`"
     assert error.param == "watermark"
     lost = [*wordless, Excluded(THEIRS, Reason.LOST)]
-    assert isinstance(nobody(asked, lost, ()), NobodyServes)
+    assert isinstance(no_candidate_error(asked, lost, ()), NobodyServes)
 
 
 def test_an_image_for_models_that_take_none_is_refused_by_name() -> None:
@@ -96,8 +98,8 @@ def test_an_image_for_models_that_take_none_is_refused_by_name() -> None:
         Excluded(THEIRS, Reason.UNSEEING, detail="image"),
         Excluded(speaks, Reason.OTHER_TYPE),
     ]
-    error = nobody(chat(), unseeing, ())
+    error = no_candidate_error(chat(), unseeing, ())
     assert isinstance(error, WorkerUnable)
     assert (str(error), error.param) == ("'llama' does not accept image input", "messages")
     lost = [*unseeing, Excluded(THEIRS, Reason.LOST)]
-    assert isinstance(nobody(chat(), lost, ()), NobodyServes)
+    assert isinstance(no_candidate_error(chat(), lost, ()), NobodyServes)

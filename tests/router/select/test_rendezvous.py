@@ -7,7 +7,7 @@ from dataclasses import replace
 from registry.records import PeerId, Service
 from router.openai.prefixes import Prefix, Prefixes
 from router.select.candidates import Candidate
-from router.select.rendezvous import by_key, key_of
+from router.select.rendezvous import conversation_key, order_by_key
 from tests.router.world import chat
 
 FOUND = [Candidate(PeerId(name), Service("p", "m")) for name in "abcd"]
@@ -15,7 +15,7 @@ KEYS = [str(number).encode() for number in range(1_000)]
 
 
 def order(key: bytes, found: Sequence[Candidate], parts: Sequence[float]) -> list[PeerId]:
-    return [found[place].node for place in by_key(key, found, parts)]
+    return [found[place].node for place in order_by_key(key, found, parts)]
 
 
 def test_the_order_does_not_depend_on_the_order_of_the_candidates() -> None:
@@ -42,6 +42,6 @@ def test_no_key_moves_when_an_estimated_speed_changes_a_little() -> None:
 
 def test_the_key_of_a_conversation_is_its_session_or_its_opening() -> None:
     said = replace(chat(), prefixes=Prefixes((Prefix(b"first", 5), Prefix(b"later", 9))))
-    assert key_of(said) == b"first"
-    assert key_of(replace(said, session="mine")) == b"mine"
-    assert key_of(chat()) == b""
+    assert conversation_key(said) == b"first"
+    assert conversation_key(replace(said, session="mine")) == b"mine"
+    assert conversation_key(chat()) == b""

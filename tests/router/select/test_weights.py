@@ -15,19 +15,19 @@ from router.select.weights import (
     ASKED,
     FRESH,
     LONG,
+    candidates_to_query,
     draw,
-    drawn,
+    draw_all,
     expectations,
-    late,
-    patience,
-    prospects,
+    forecasts,
+    is_affinity_worthwhile,
+    late_candidates,
+    longest_useful_wait,
     weights,
     with_room_first,
-    worth_asking,
-    worth_keeping,
 )
 from router.state.remote_load import Reported
-from router.state.service_time import Before, ServiceTime
+from router.state.service_time import ReadPrefix, ServiceTime
 from tests.router.world import chat, own
 
 
@@ -60,7 +60,7 @@ def test_all_weights_are_equal_if_the_slots_of_one_are_unknown() -> None:
 
 
 def test_every_candidate_is_drawn_and_earlier_ones_in_proportion_to_their_weight():
-    orders = [drawn([1, 0, 3, 4], Random(seed).random) for seed in range(4000)]
+    orders = [draw_all([1, 0, 3, 4], Random(seed).random) for seed in range(4000)]
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
     assert all(order[-1] == 1 for order in orders)
     firsts = Counter(order[0] for order in orders)
@@ -94,7 +94,7 @@ def test_the_order_is_kept_if_no_candidate_has_room() -> None:
 
 
 def test_a_quick_machine_has_more_capacity_and_finishes_sooner() -> None:
-    quick, slow = prospects(
+    quick, slow = forecasts(
         chat(), [at("quick", slots=4, time=QUICK), at("slow", slots=4, time=SLOW)]
     )
     assert quick.part == 16 * slow.part
@@ -102,7 +102,7 @@ def test_a_quick_machine_has_more_capacity_and_finishes_sooner() -> None:
 
 
 def test_a_request_that_finds_all_slots_taken_is_expected_to_wait() -> None:
-    [room, full, queue] = prospects(
+    [room, full, queue] = forecasts(
         chat(), [at(str(n), slots=4, in_flight=n, time=QUICK) for n in (3, 4, 8)]
     )
     assert (room.seconds, full.seconds, queue.seconds) == (0.5, 0.625, 1.125)
@@ -111,10 +111,10 @@ def test_a_request_that_finds_all_slots_taken_is_expected_to_wait() -> None:
 
 def test_a_machine_without_slots_serves_all_requests_at_once() -> None:
     time = ServiceTime(fixed=0.5, sharing=1.0)
-    idle, busy = prospects(chat(), [at(str(n), in_flight=n, time=time) for n in (0, 3)])
+    idle, busy = forecasts(chat(), [at(str(n), in_flight=n, time=time) for n in (0, 3)])
     assert (idle.seconds, busy.seconds) == (0.5, 2.0)
     batches = replace(time, sharing=0.5)
-    [some] = prospects(chat(), [at("n", in_flight=3, time=batches)])
+    [some] = forecasts(chat(), [at("n", in_flight=3, time=batches)])
     assert some.seconds == 1.0
 
 
@@ -123,8 +123,8 @@ def test_long_requests_go_to_machines_with_quick_prefill() -> None:
     writer = at("writer", slots=4, time=ServiceTime(fixed=0.5, kilobyte=0.5))
     short = chat()
     long = replace(short, body=short.body.ljust(20_000))
-    assert prospects(short, [reader, writer])[1].cost < prospects(short, [reader, writer])[0].cost
-    assert prospects(long, [reader, writer])[0].cost < prospects(long, [reader, writer])[1].cost
+    assert forecasts(short, [reader, writer])[1].cost < forecasts(short, [reader, writer])[0].cost
+    assert forecasts(long, [reader, writer])[0].cost < forecasts(long, [reader, writer])[1].cost
 
 
 @pytest.mark.parametrize("told", [0, 1_000_000])
@@ -132,7 +132,7 @@ def test_a_node_that_reports_answers_of_an_absurd_length_changes_little(told: in
     honest = ServiceTime(fixed=0.0, token=0.1, tokens=100, answers=30)
     liar = ServiceTime(fixed=40.0, tokens=told, answers=1_000_000)
     known = [at("a", time=honest), at("b", time=honest), at("c", time=liar)]
-    costs = [p.cost for p in prospects(chat(), known)]
+    costs = [p.cost for p in forecasts(chat(), known)]
     assert max(costs) == costs[2]
     assert 5 < costs[0] < 30
 
@@ -140,16 +140,16 @@ def test_a_node_that_reports_answers_of_an_absurd_length_changes_little(told: in
 def test_answers_are_expected_to_be_equally_long_everywhere() -> None:
     brief = ServiceTime(fixed=0.0, token=0.1, tokens=10, answers=30)
     wordy = ServiceTime(fixed=0.0, token=0.1, tokens=40, answers=10)
-    seconds = [p.seconds for p in prospects(chat(), [at("a", time=brief), at("b", time=wordy)])]
+    seconds = [p.seconds for p in forecasts(chat(), [at("a", time=brief), at("b", time=wordy)])]
     assert seconds[0] == seconds[1] == 1.75
 
 
 def test_no_single_node_decides_the_expected_length_of_answers() -> None:
     liar = ServiceTime(fixed=0.0, token=0.001, tokens=9e6, answers=9_000_000)
     honest = ServiceTime(fixed=0.0, token=0.1, tokens=10, answers=30)
-    alone = [p.seconds for p in prospects(chat(), [at("honest", time=honest)])]
+    alone = [p.seconds for p in forecasts(chat(), [at("honest", time=honest)])]
     both = [
-        p.seconds for p in prospects(chat(), [at("honest", time=honest), at("liar", time=liar)])
+        p.seconds for p in forecasts(chat(), [at("honest", time=honest), at("liar", time=liar)])
     ]
     assert alone == [1.0]
     # The mean is over nodes, not over the answers they claim; the ratio between nodes does not depend on it.
@@ -160,7 +160,7 @@ def test_a_candidate_without_a_service_time_is_expected_to_be_average() -> None:
     found = [at("quick", slots=4, time=QUICK), at("slow", slots=4, time=SLOW), at("new", slots=4)]
     usual = ServiceTime(fixed=2.0)
     found.append(at("usual", slots=4, time=usual))
-    _, _, new, other = prospects(chat(), found)
+    _, _, new, other = forecasts(chat(), found)
     assert new == other
     assert expectations(chat(), found[2], found) == {}
     assert expectations(chat(), found[1], found) == {
@@ -171,36 +171,36 @@ def test_a_candidate_without_a_service_time_is_expected_to_be_average() -> None:
 
 
 def test_without_service_times_the_emptier_machine_is_expected_to_finish_sooner() -> None:
-    big, small = prospects(chat(), [at("b", slots=16, in_flight=8), at("s", slots=1, in_flight=1)])
+    big, small = forecasts(chat(), [at("b", slots=16, in_flight=8), at("s", slots=1, in_flight=1)])
     assert big.cost < small.cost
     assert big.part == 16 * small.part
-    one, other = prospects(chat(), [at("b", slots=16, in_flight=8), at("s", in_flight=1)])
+    one, other = forecasts(chat(), [at("b", slots=16, in_flight=8), at("s", in_flight=1)])
     assert one.cost > other.cost
 
 
 def test_a_full_quick_machine_is_worth_a_wait_and_a_full_slow_one_is_not() -> None:
     quick, slow = (at(n, slots=4, in_flight=4, time=t) for n, t in (("q", QUICK), ("s", SLOW)))
     idle = at("idle", slots=4, time=ServiceTime(fixed=2.0))
-    assert patience(chat(), quick, [idle]) == 1.5
-    assert patience(chat(), slow, [idle]) == 0
-    assert patience(chat(), quick, [replace(quick, node=PeerId("other"))]) == 0.125
+    assert longest_useful_wait(chat(), quick, [idle]) == 1.5
+    assert longest_useful_wait(chat(), slow, [idle]) == 0
+    assert longest_useful_wait(chat(), quick, [replace(quick, node=PeerId("other"))]) == 0.125
 
 
 def test_a_background_session_does_not_wait_while_another_machine_has_room() -> None:
     quick, idle = at("q", slots=4, in_flight=4, time=QUICK), at("idle", slots=4, time=SLOW)
     line = replace(chat(), background=True)
-    assert patience(line, quick, [idle]) > 0
-    assert patience(replace(line, session="s"), quick, [idle]) == 0
+    assert longest_useful_wait(line, quick, [idle]) > 0
+    assert longest_useful_wait(replace(line, session="s"), quick, [idle]) == 0
     full = replace(idle, in_flight=4)
-    assert patience(replace(line, session="s"), quick, [full]) > 0
+    assert longest_useful_wait(replace(line, session="s"), quick, [full]) > 0
 
 
 def test_a_request_does_not_wait_without_service_times_or_trusted_alternatives() -> None:
     full, other = at("a", slots=1, in_flight=1), at("b", time=SLOW)
-    assert patience(chat(), full, [other]) == 0
+    assert longest_useful_wait(chat(), full, [other]) == 0
     known = replace(full, time=QUICK)
-    assert patience(chat(), known, [replace(other, ejected=True)]) == 0
-    assert patience(chat(), known, []) == 0
+    assert longest_useful_wait(chat(), known, [replace(other, ejected=True)]) == 0
+    assert longest_useful_wait(chat(), known, []) == 0
 
 
 def test_a_slow_machine_counts_as_crowded_before_a_quick_one() -> None:
@@ -213,21 +213,25 @@ def test_a_candidate_is_late_by_its_expected_first_byte_and_its_queue() -> None:
     found = [at(str(n), slots=4, in_flight=n, time=time) for n in (0, 5)]
     found += [at("slow", slots=4, time=replace(time, first=2.0)), at("unknown", slots=4)]
     asked = replace(chat(), aim=0.5, stream=True)
-    assert {node for node, _ in late(asked, found)} == {"5", "slow"}
+    assert {node for node, _ in late_candidates(asked, found)} == {"5", "slow"}
     # For a whole answer, its end counts.
-    assert {node for node, _ in late(replace(asked, stream=False), found)} == {"0", "5", "slow"}
+    assert {node for node, _ in late_candidates(replace(asked, stream=False), found)} == {
+        "0",
+        "5",
+        "slow",
+    }
     shares = at("shares", in_flight=9, time=replace(time, sharing=1.0))
-    assert late(asked, [shares])
+    assert late_candidates(asked, [shares])
 
 
 READER = ServiceTime(fixed=0.5, kilobyte=0.1, holds=60.0)
 
 
 def test_cached_prefixes_are_not_read_again() -> None:
-    warm = replace(at("warm", slots=4, time=READER), before=Before(20.0, 0.0))
-    half = replace(warm, node=PeerId("half"), before=Before(20.0, 60.0))
-    cold = replace(warm, node=PeerId("cold"), before=Before())
-    found = prospects(talk(), [warm, half, cold])
+    warm = replace(at("warm", slots=4, time=READER), before=ReadPrefix(20.0, 0.0))
+    half = replace(warm, node=PeerId("half"), before=ReadPrefix(20.0, 60.0))
+    cold = replace(warm, node=PeerId("cold"), before=ReadPrefix())
+    found = forecasts(talk(), [warm, half, cold])
     assert [p.seconds for p in found] == pytest.approx([0.5, 1.5, 2.5], abs=0.05)
     # Reading a prompt twice also takes a slot from other requests.
     assert found[2].cost - found[2].reread > found[2].seconds
@@ -236,38 +240,43 @@ def test_cached_prefixes_are_not_read_again() -> None:
 
 
 def test_a_warm_machine_is_waited_for_as_long_as_a_new_prefill_would_take() -> None:
-    warm = replace(at("warm", slots=4, in_flight=4, time=READER), before=Before(20.0, 0.0))
+    warm = replace(at("warm", slots=4, in_flight=4, time=READER), before=ReadPrefix(20.0, 0.0))
     cold = at("cold", slots=4, time=READER)
-    assert patience(talk(), warm, [cold]) == pytest.approx(8.0, abs=0.05)
-    assert patience(talk(), replace(warm, before=Before()), [cold]) == 0
+    assert longest_useful_wait(talk(), warm, [cold]) == pytest.approx(8.0, abs=0.05)
+    assert longest_useful_wait(talk(), replace(warm, before=ReadPrefix()), [cold]) == 0
 
 
 def test_conversations_stay_at_a_machine_if_prefill_takes_long() -> None:
     brief, long = talk(size=10), talk()
-    assert worth_keeping(long, [at("a", time=READER)])
-    assert not worth_keeping(brief, [at("a", time=READER)])
-    assert not worth_keeping(long, [at("a", time=QUICK)])
-    assert not worth_keeping(long, [at("a")])
+    assert is_affinity_worthwhile(long, [at("a", time=READER)])
+    assert not is_affinity_worthwhile(brief, [at("a", time=READER)])
+    assert not is_affinity_worthwhile(long, [at("a", time=QUICK)])
+    assert not is_affinity_worthwhile(long, [at("a")])
 
 
 def test_possible_holders_of_a_conversation_are_asked_if_none_is_known() -> None:
     found = [at(str(n), time=READER) for n in range(20)]
-    asked = worth_asking(talk(), found)
+    asked = candidates_to_query(talk(), found)
     assert len(asked) == ASKED
-    assert asked == worth_asking(talk(), found[::-1])
-    assert worth_asking(talk(), [replace(found[0], before=Before(15.0, 1.0)), *found[1:]]) == []
-    assert worth_asking(talk(), [at("a", time=ServiceTime(0.0, kilobyte=0.01)), at("b")]) == []
+    assert asked == candidates_to_query(talk(), found[::-1])
+    assert (
+        candidates_to_query(talk(), [replace(found[0], before=ReadPrefix(15.0, 1.0)), *found[1:]])
+        == []
+    )
+    assert (
+        candidates_to_query(talk(), [at("a", time=ServiceTime(0.0, kilobyte=0.01)), at("b")]) == []
+    )
 
 
 def test_a_holder_that_may_be_full_is_asked_as_well() -> None:
     report = Reported(Load(5, slots=4), ours=0, age=0.1)
-    before = Before(15.0, 1.0)
+    before = ReadPrefix(15.0, 1.0)
     full = replace(at("full", time=READER), report=report, before=before)
     others = [at(str(n), slots=4, time=READER) for n in range(20)]
-    assert full in worth_asking(talk(), [full, *others])
+    assert full in candidates_to_query(talk(), [full, *others])
     # All requests there are this node's own, so its load is known.
     ours = replace(full, report=replace(report, ours=5), in_flight=5)
-    assert worth_asking(talk(), [ours, *others]) == []
+    assert candidates_to_query(talk(), [ours, *others]) == []
 
 
 def test_before_a_long_answer_candidates_that_may_be_busier_than_known_are_asked() -> None:
@@ -276,8 +285,8 @@ def test_before_a_long_answer_candidates_that_may_be_busier_than_known_are_asked
         time = ServiceTime(fixed=seconds)
         return [replace(at(str(n), time=time), report=report) for n in range(20)]
 
-    assert len(worth_asking(chat(), found(age=2 * FRESH))) == ASKED
-    assert worth_asking(chat(), found(age=0.5 * FRESH)) == []
-    assert len(worth_asking(chat(), found(age=0.0, in_flight=4))) == ASKED
-    assert worth_asking(chat(), found(age=2 * FRESH, seconds=0.5 * LONG)) == []
-    assert worth_asking(chat(), [at("a"), at("b")]) == []
+    assert len(candidates_to_query(chat(), found(age=2 * FRESH))) == ASKED
+    assert candidates_to_query(chat(), found(age=0.5 * FRESH)) == []
+    assert len(candidates_to_query(chat(), found(age=0.0, in_flight=4))) == ASKED
+    assert candidates_to_query(chat(), found(age=2 * FRESH, seconds=0.5 * LONG)) == []
+    assert candidates_to_query(chat(), [at("a"), at("b")]) == []

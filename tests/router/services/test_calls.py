@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from router.errors import BadRequest
 from router.requests import SERVICES, Kind
-from router.services.calls import CALLS, MAX_PATH_CHARACTERS, find, kinds_of, path_of, read, written
+from router.services.calls import (
+    CALLS,
+    MAX_PATH_CHARACTERS,
+    find,
+    format_target,
+    kinds_of,
+    parse_target,
+    path_of,
+)
 
 
 def example(path: str) -> str:
@@ -61,9 +69,9 @@ def test_the_purpose_of_a_file_gives_its_service():
 
 def test_a_written_call_is_read_back_by_another_node():
     said = "GET /batch_inference/jobs/status?job_id=a+b"
-    target = read(said, Kind.BATCH)
+    target = parse_target(said, Kind.BATCH)
     assert (target.method, target.path) == ("GET", "/batch_inference/jobs/status?job_id=a+b")
-    assert written(target) == said
+    assert format_target(target) == said
 
 
 @pytest.mark.parametrize(
@@ -82,4 +90,4 @@ def test_a_written_call_is_read_back_by_another_node():
 )
 def test_a_target_that_is_no_call_of_the_service_is_refused(said):
     with pytest.raises(BadRequest):
-        read(said, Kind.BATCH)
+        parse_target(said, Kind.BATCH)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from registry.records import PeerId, Service
 from registry.signing import Identity
-from router.services.ids import ServiceHome, Stripper, home_of, homed, is_kept_by
+from router.services.ids import HomeRemover, ServiceHome, add_homes, home_of, is_kept_by
 
 NODE = Identity(bytes(32)).peer
 HOME = home_of(NODE, Service("p", "m"))
@@ -15,7 +15,7 @@ OTHER = home_of(NODE, Service("q", "m"))
 
 
 def put(said: object, home: ServiceHome = HOME) -> object:
-    return orjson.loads(homed(orjson.dumps(said), home))
+    return orjson.loads(add_homes(orjson.dumps(said), home))
 
 
 def at_home(id_: str, home: ServiceHome = HOME) -> str:
@@ -30,7 +30,7 @@ def test_services_of_one_node_have_homes_of_their_own():
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=200))
 def test_stripping_the_home_restores_the_id(id_):
     said = put({"id": id_})
-    stripper = Stripper()
+    stripper = HomeRemover()
     assert isinstance(said, dict)
     assert stripper.id(said["id"]) == id_
     assert stripper.homes == {HOME}
@@ -72,18 +72,18 @@ def test_ids_are_found_in_an_answer_and_in_its_lists():
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"id"', b'{"id":1}', b'{"id":["a",1]}'])
 def test_a_body_without_ids_is_unchanged(body):
-    assert homed(body, HOME) == body
+    assert add_homes(body, HOME) == body
 
 
 def test_an_id_without_a_home_is_left_alone():
-    stripper = Stripper()
+    stripper = HomeRemover()
     for id_ in ("a", "a@b", f"a@{NODE}", f"a@{NODE}.xyz", f"a@{NODE}.0123abcd "):
         assert stripper.id(id_) == id_
     assert not stripper.homes
 
 
 def test_homes_are_stripped_from_a_body():
-    stripper = Stripper()
+    stripper = HomeRemover()
     given_ = {"input_file_id": at_home("a"), "file_ids": [at_home("b"), "c"], "model": at_home("x")}
     assert stripper.fields(given_) == {"input_file_id": "a", "file_ids": ["b", "c"]}
     assert stripper.homes == {HOME}
@@ -101,6 +101,6 @@ def test_services_with_one_cid_keep_the_same_ids_and_others_do_not():
 
 
 def test_a_node_may_be_the_service_of_another():
-    stripper = Stripper()
+    stripper = HomeRemover()
     twice = at_home(at_home("a"), OTHER)
     assert (stripper.id(twice), stripper.homes) == (at_home("a"), {OTHER})

@@ -12,7 +12,7 @@ from router.state.circuit import (
     MAX_WAITING_ADDRESSES,
     TRIP,
     Circuit,
-    Health,
+    CircuitBreakers,
     RetryAfter,
     Sign,
 )
@@ -21,26 +21,26 @@ HERE = "http://127.0.0.1:8080"
 
 
 @pytest.fixture
-def health() -> Health:
-    return Health(lambda: 0.5)
+def health() -> CircuitBreakers:
+    return CircuitBreakers(lambda: 0.5)
 
 
-def request(health: Health, sign: Sign, now: float) -> None:
+def request(health: CircuitBreakers, sign: Sign, now: float) -> None:
     health.began(HERE, now)
     health.show(HERE, sign, now)
 
 
-def trip(health: Health, now: float) -> None:
+def trip(health: CircuitBreakers, now: float) -> None:
     for _ in range(TRIP):
         request(health, Sign.FAILED, now)
 
 
-def test_the_circuit_of_an_unused_address_is_closed(health: Health) -> None:
+def test_the_circuit_of_an_unused_address_is_closed(health: CircuitBreakers) -> None:
     assert health.admits(HERE, 0.0)
     assert health.condition(HERE, 0.0).circuit is Circuit.CLOSED
 
 
-def test_a_circuit_opens_after_enough_failures_in_a_row(health: Health) -> None:
+def test_a_circuit_opens_after_enough_failures_in_a_row(health: CircuitBreakers) -> None:
     for _ in range(TRIP - 1):
         request(health, Sign.FAILED, 0.0)
     assert health.admits(HERE, 0.0)
@@ -49,14 +49,14 @@ def test_a_circuit_opens_after_enough_failures_in_a_row(health: Health) -> None:
     assert health.condition(HERE, 0.25).retry_in == FIRST_PAUSE - 0.25
 
 
-def test_an_answer_resets_the_count_of_failures(health: Health) -> None:
+def test_an_answer_resets_the_count_of_failures(health: CircuitBreakers) -> None:
     for _ in range(10 * TRIP):
         request(health, Sign.FAILED, 0.0)
         request(health, Sign.ANSWERED, 0.0)
     assert health.admits(HERE, 0.0)
 
 
-def test_broken_answers_count_as_failures(health: Health) -> None:
+def test_broken_answers_count_as_failures(health: CircuitBreakers) -> None:
     for _ in range(TRIP):
         health.began(HERE, 0.0)
         health.show(HERE, Sign.BEGUN, 0.0)
@@ -64,7 +64,9 @@ def test_broken_answers_count_as_failures(health: Health) -> None:
     assert not health.admits(HERE, 0.0)
 
 
-def test_a_trial_that_begins_to_answer_closes_the_circuit_until_it_breaks(health: Health) -> None:
+def test_a_trial_that_begins_to_answer_closes_the_circuit_until_it_breaks(
+    health: CircuitBreakers,
+) -> None:
     trip(health, 0.0)
     health.began(HERE, 1.0)
     health.show(HERE, Sign.BEGUN, 1.5)
@@ -73,13 +75,13 @@ def test_a_trial_that_begins_to_answer_closes_the_circuit_until_it_breaks(health
     assert not health.admits(HERE, 2.0)
 
 
-def test_outcomes_that_show_nothing_do_not_count(health: Health) -> None:
+def test_outcomes_that_show_nothing_do_not_count(health: CircuitBreakers) -> None:
     for _ in range(10 * TRIP):
         request(health, Sign.NOTHING, 0.0)
     assert health.admits(HERE, 0.0)
 
 
-def test_after_the_pause_one_trial_request_is_admitted(health: Health) -> None:
+def test_after_the_pause_one_trial_request_is_admitted(health: CircuitBreakers) -> None:
     trip(health, 0.0)
     assert not health.admits(HERE, FIRST_PAUSE - 0.01)
     assert health.admits(HERE, FIRST_PAUSE)
@@ -90,7 +92,7 @@ def test_after_the_pause_one_trial_request_is_admitted(health: Health) -> None:
     assert health.admits(HERE, FIRST_PAUSE + 1)
 
 
-def test_a_trial_whose_caller_left_passes_to_the_next_request(health: Health) -> None:
+def test_a_trial_whose_caller_left_passes_to_the_next_request(health: CircuitBreakers) -> None:
     trip(health, 0.0)
     health.began(HERE, 1.0)
     health.show(HERE, Sign.NOTHING, 1.5)
@@ -98,7 +100,7 @@ def test_a_trial_whose_caller_left_passes_to_the_next_request(health: Health) ->
 
 
 def test_pauses_between_failed_trials_grow_up_to_a_bound_and_success_resets_them(
-    health: Health,
+    health: CircuitBreakers,
 ) -> None:
     trip(health, 0.0)
     now, pauses = 0.0, []
@@ -114,14 +116,14 @@ def test_pauses_between_failed_trials_grow_up_to_a_bound_and_success_resets_them
     assert health.condition(HERE, now).retry_in == FIRST_PAUSE
 
 
-def test_a_late_answer_closes_an_open_circuit_at_once(health: Health) -> None:
+def test_a_late_answer_closes_an_open_circuit_at_once(health: CircuitBreakers) -> None:
     health.began(HERE, 0.0)
     trip(health, 1.0)
     health.show(HERE, Sign.ANSWERED, 1.5)
     assert health.admits(HERE, 1.5)
 
 
-def test_memory_is_bounded(health: Health) -> None:
+def test_memory_is_bounded(health: CircuitBreakers) -> None:
     trip(health, 0.0)
     for number in range(MAX_ADDRESSES):
         health.show(f"http://127.0.0.1:{number}/x", Sign.FAILED, 0.0)
@@ -135,7 +137,7 @@ signs = st.lists(st.tuples(st.sampled_from(Sign), st.floats(0, 5)), max_size=60)
 def test_an_open_circuit_admits_a_trial_within_the_longest_pause(
     steps: list[tuple[Sign, float]],
 ) -> None:
-    health, now = Health(lambda: 0.999), 0.0
+    health, now = CircuitBreakers(lambda: 0.999), 0.0
     for sign, wait in steps:
         now += wait
         request(health, sign, now)
@@ -167,5 +169,5 @@ def test_the_number_of_remembered_pauses_is_bounded() -> None:
     said = RetryAfter()
     for n in range(MAX_WAITING_ADDRESSES + 5):
         said.told(str(n), 60.0, 0.0)
-    assert len(said.told_by) == MAX_WAITING_ADDRESSES
+    assert len(said.paused_until) == MAX_WAITING_ADDRESSES
     assert said.left("0", 0.0) == 0.0

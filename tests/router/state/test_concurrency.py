@@ -93,7 +93,7 @@ def test_limits_are_learnt_only_without_a_registered_capacity_and_the_table_is_c
     for service in (SERVICE, Service("p", "n")):
         limits.refused(service, 5, 0.0)
     assert [worker.capacity for worker in workers()] == [4, 9]
-    assert [workers.learns(worker) for worker in workers()] == [True, False]
+    assert [workers.should_learn_limit(worker) for worker in workers()] == [True, False]
     assert workers() is workers()
 
 

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.state.estimator import Estimator
-from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime, read, written
+from router.state.service_time import (
+    NOTHING_BEFORE,
+    ReadPrefix,
+    ServiceTime,
+    format_service_time,
+    parse_service_time,
+)
 
 
 class Machine:
@@ -80,16 +86,16 @@ def test_a_machine_that_is_another_one_now_is_known_after_ten_answers(
 def test_first_bytes_are_learnt_separately_and_slow_down_with_whole_answers() -> None:
     machine = Machine(1)
     machine.answer()
-    assert machine.time.until_first(kilobytes=10) is None
+    assert machine.time.seconds_to_first_byte(kilobytes=10) is None
     for kilobytes in (1, 20, 5, 40, 10, 2, 30):
         machine.estimator.take_first(0.1 + 0.02 * kilobytes, kilobytes=kilobytes, concurrency=1)
         machine.answer(10)
-    first = machine.time.until_first(kilobytes=10)
+    first = machine.time.seconds_to_first_byte(kilobytes=10)
     assert first is not None
     assert 0.25 < first < 0.35
     machine.slower = 8
     machine.answer(10)
-    slower = machine.time.until_first(kilobytes=10)
+    slower = machine.time.seconds_to_first_byte(kilobytes=10)
     assert slower is not None
     assert slower > 4 * first
 
@@ -132,7 +138,7 @@ def test_no_answers_lead_to_nonsense(
     assert 0 < time.alone(kilobytes=1, tokens=1) < math.inf
     assert min(time.fixed, time.kilobyte, time.token, time.tokens, time.error) >= 0
     assert time.answers == len(answers)
-    assert read(written(time)) is not None
+    assert parse_service_time(format_service_time(time)) is not None
 
 
 class Cached:
@@ -148,7 +154,7 @@ class Cached:
         for _ in range(times):
             draw = self.random
             kilobytes, age = draw.uniform(2, 20), draw.lognormvariate(2, 1.5)
-            before = Before(0.9 * kilobytes, age) if draw.random() < 0.8 else Before()
+            before = ReadPrefix(0.9 * kilobytes, age) if draw.random() < 0.8 else ReadPrefix()
             held = before.kilobytes if age < self.forgets else 0.0
             seconds = (0.2 + 0.1 * (kilobytes - held)) * draw.lognormvariate(-0.03, 0.25)
             self.estimator.take(
@@ -187,14 +193,14 @@ amounts = st.floats(0.0, 1e9)
             amounts,
             amounts,
             st.floats(1.0, 1e6),
-            st.none() | st.builds(Before, amounts, amounts, amounts),
+            st.none() | st.builds(ReadPrefix, amounts, amounts, amounts),
             st.none() | amounts,
         ),
         min_size=1,
     )
 )
 def test_any_answers_can_be_learnt_from(
-    answers: list[tuple[float, float, float, float, Before | None, float | None]],
+    answers: list[tuple[float, float, float, float, ReadPrefix | None, float | None]],
 ) -> None:
     estimator = Estimator(shares=True)
     for seconds, kilobytes, tokens, concurrency, before, cached in answers:

@@ -22,9 +22,9 @@ def test_reports_are_contradicted_by_most_of_the_last_answers_and_then_not_used(
     observed = ObservedTime()
     for _ in range(ENOUGH - 1):
         answer(observed, 5.0)
-    assert observed.instead(IDLE, QUICK) == (IDLE, QUICK)
+    assert observed.choose_figures(IDLE, QUICK) == (IDLE, QUICK)
     answer(observed, 5.0)
-    report, time = observed.instead(IDLE, QUICK)
+    report, time = observed.choose_figures(IDLE, QUICK)
     assert report is None
     assert time is not None
     assert time.alone(kilobytes=1, tokens=0) > 4
@@ -37,14 +37,14 @@ def test_reports_are_believed_again_when_answers_agree_with_them() -> None:
     for _ in range(ENOUGH):
         assert observed.contradicts
         answer(observed, 0.01)
-    assert observed.instead(IDLE, QUICK) == (IDLE, QUICK)
+    assert observed.choose_figures(IDLE, QUICK) == (IDLE, QUICK)
 
 
 def test_a_replica_without_a_reported_time_has_the_observed_one() -> None:
     observed = ObservedTime()
     for _ in range(JUDGED):
         answer(observed, 5.0, time=None)
-    report, time = observed.instead(IDLE, None)
+    report, time = observed.choose_figures(IDLE, None)
     assert (report, observed.contradicts) == (IDLE, False)
     assert time is not None
     assert time.alone(kilobytes=1, tokens=0) > 4

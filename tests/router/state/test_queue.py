@@ -56,7 +56,7 @@ def test_a_request_that_left_gets_no_slot() -> None:
 
 def test_a_full_queue_refuses_and_says_when_to_retry() -> None:
     queue = queues(places=3)
-    queue.took("llama", 6.0)
+    queue.record_slot_time("llama", 6.0)
     for _ in range(3):
         join(queue, "ann")
     with pytest.raises(NoCapacity) as refused:
@@ -68,7 +68,7 @@ def test_a_full_queue_refuses_and_says_when_to_retry() -> None:
 def test_the_retry_time_is_bounded_on_both_sides() -> None:
     queue = queues()
     assert queue.refusal("llama", slots=8).retry_after == 1.0
-    queue.took("llama", 1e6)
+    queue.record_slot_time("llama", 1e6)
     assert queue.refusal("llama", slots=1).retry_after == LONGEST_RETRY
 
 
@@ -116,14 +116,14 @@ def test_waiting_callers_are_served_equally(order: list[str]) -> None:
 def test_the_number_of_remembered_usual_times_is_bounded() -> None:
     queue = queues()
     for number in range(2 * MAX_MODELS):
-        queue.took(str(number), 1.0)
+        queue.record_slot_time(str(number), 1.0)
     assert len(queue._usual) == MAX_MODELS
 
 
 def test_the_expected_wait_counts_the_requests_ahead() -> None:
     queue = queues()
     assert queue.expected_wait("llama", slots=4) == 0.25
-    queue.took("llama", 6.0)
+    queue.record_slot_time("llama", 6.0)
     join(queue, "ann")
     assert queue.expected_wait("llama", slots=4) == 3.0
 
@@ -161,7 +161,7 @@ def test_in_a_full_queue_background_requests_are_displaced_and_displace_no_other
 
 def test_background_requests_lengthen_only_the_wait_of_background_requests() -> None:
     queue = queues()
-    queue.took("llama", 2.0)
+    queue.record_slot_time("llama", 2.0)
     for _ in range(9):
         background(queue)
     assert queue.expected_wait("llama", slots=1, background=False) == 2.0

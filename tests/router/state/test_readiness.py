@@ -24,11 +24,11 @@ from router.state.readiness import (
     MAX_ADDRESSES,
     MAX_MODELS,
     RESTART,
-    Life,
+    AddressHealth,
+    HealthTable,
     Readiness,
-    Vitals,
+    is_not_ready,
     loading_error,
-    not_ready,
 )
 
 AWAY = WorkerUnreachable("refused")
@@ -54,7 +54,7 @@ AWAY = WorkerUnreachable("refused")
 def test_only_absent_or_loading_workers_are_worth_waiting_for(
     error: RouterError, holds: bool
 ) -> None:
-    assert not_ready(error) is holds
+    assert is_not_ready(error) is holds
 
 
 @pytest.mark.parametrize(
@@ -86,36 +86,36 @@ def test_a_body_that_does_not_mention_loading_is_not_loading(body: bytes) -> Non
 
 def test_a_model_that_was_away_for_long_is_not_waited_for_until_it_answers_again() -> None:
     one = Readiness()
-    assert one.promising("m", 0.0)
+    assert one.is_worth_waiting("m", 0.0)
     for now in (0.0, HOPE / 2, HOPE):
-        one.missed("m", AWAY, now)
-    assert not one.promising("m", HOPE)
-    assert one.promising("another", HOPE)
+        one.record_not_ready("m", AWAY, now)
+    assert not one.is_worth_waiting("m", HOPE)
+    assert one.is_worth_waiting("another", HOPE)
     one.answered("m", HOPE + 1)
-    one.missed("m", AWAY, HOPE + 2)
-    assert one.promising("m", HOPE + 2)
+    one.record_not_ready("m", AWAY, HOPE + 2)
+    assert one.is_worth_waiting("m", HOPE + 2)
 
 
 def test_a_model_that_reports_loading_is_waited_for_however_long_it_takes() -> None:
     one = Readiness()
     for now in range(0, 1000, 10):
-        one.missed("m", WorkerLoading(), float(now))
-    assert one.promising("m", 1000.0)
+        one.record_not_ready("m", WorkerLoading(), float(now))
+    assert one.is_worth_waiting("m", 1000.0)
 
 
 def test_a_model_that_was_not_requested_for_a_long_time_is_waited_for_again() -> None:
     one = Readiness()
-    one.missed("m", AWAY, 0.0)
-    one.missed("m", AWAY, FORGOTTEN)
-    assert one.promising("m", FORGOTTEN)
+    one.record_not_ready("m", AWAY, 0.0)
+    one.record_not_ready("m", AWAY, FORGOTTEN)
+    assert one.is_worth_waiting("m", FORGOTTEN)
 
 
 def test_loading_is_expected_to_take_as_long_as_the_last_time() -> None:
     one = Readiness()
-    one.missed("m", WorkerLoading(), 0.0)
+    one.record_not_ready("m", WorkerLoading(), 0.0)
     assert one.eta("m", 0.0) is None
     one.answered("m", 40.0)
-    one.missed("m", WorkerLoading(), 100.0)
+    one.record_not_ready("m", WorkerLoading(), 100.0)
     assert one.eta("m", 110.0) == 30.0
     assert one.eta("m", 150.0) is None
 
@@ -123,42 +123,42 @@ def test_loading_is_expected_to_take_as_long_as_the_last_time() -> None:
 def test_the_number_of_remembered_models_is_bounded() -> None:
     one = Readiness()
     for n in range(2 * MAX_MODELS):
-        one.missed(str(n), WorkerLoading(), 0.0)
+        one.record_not_ready(str(n), WorkerLoading(), 0.0)
         if n % 2:
             one.answered(str(n), 1.0)
     assert len(one._spells) <= MAX_MODELS
-    assert len(one._took) <= MAX_MODELS
+    assert len(one._loading_times) <= MAX_MODELS
 
 
 REFUSED = WorkerUnreachable("refused")
 
 
 def test_an_unknown_worker_may_return() -> None:
-    assert Vitals().may_return("a", 0.0)
-    assert Vitals().life("a", 0.0) == Life()
+    assert HealthTable().may_return("a", 0.0)
+    assert HealthTable().life("a", 0.0) == AddressHealth()
 
 
 def test_a_worker_that_never_answered_a_probe_is_not_waited_for_until_it_does() -> None:
-    vitals = Vitals()
+    vitals = HealthTable()
     vitals.probed("a", 0.0, answers=False)
     assert not vitals.may_return("a", 0.0)
-    assert vitals.life("a", 5.0) == Life(known=True, silent=5.0)
+    assert vitals.life("a", 5.0) == AddressHealth(known=True, silent=5.0)
     vitals.answered("a", 6.0)
     vitals.take("a", REFUSED, 7.0)
     assert vitals.may_return("a", 7.0)
 
 
 def test_a_probed_worker_is_away_since_its_last_answer() -> None:
-    vitals = Vitals()
+    vitals = HealthTable()
     vitals.probed("a", 0.0, answers=True)
     vitals.probed("a", 15.0, answers=False)
     assert vitals.may_return("a", RESTART - 1)
     assert not vitals.may_return("a", RESTART)
-    assert vitals.life("a", RESTART) == Life(known=True, ever=True, silent=RESTART)
+    assert vitals.life("a", RESTART) == AddressHealth(known=True, ever=True, silent=RESTART)
 
 
 def test_a_worker_that_is_not_probed_is_away_since_its_first_miss() -> None:
-    vitals = Vitals()
+    vitals = HealthTable()
     vitals.answered("a", 0.0)
     vitals.take("a", REFUSED, 1000.0)
     vitals.take("a", REFUSED, 1000.0 + RESTART - 1)
@@ -169,7 +169,7 @@ def test_a_worker_that_is_not_probed_is_away_since_its_first_miss() -> None:
 
 
 def test_a_worker_with_long_restarts_is_waited_for_longer_within_bounds() -> None:
-    vitals = Vitals()
+    vitals = HealthTable()
     vitals.probed("a", 0.0, answers=True)
     for took in (50.0, 500.0):
         vitals.take("a", REFUSED, 1.0)
@@ -178,12 +178,12 @@ def test_a_worker_with_long_restarts_is_waited_for_longer_within_bounds() -> Non
         patience = min(2 * took, LONGEST_RESTART)
         assert vitals.may_return("a", took + patience - 1)
         assert not vitals.may_return("a", took + patience)
-        vitals = Vitals()
+        vitals = HealthTable()
         vitals.probed("a", 0.0, answers=True)
 
 
 def test_the_word_of_its_node_counts_for_another_nodes_worker() -> None:
-    vitals = Vitals()
+    vitals = HealthTable()
     vitals.take("a", WorkerAway("restarts", hopeful=True), 0.0)
     assert vitals.may_return("a", 0.0)
     vitals.take("a", WorkerAway("never there"), 1.0)
@@ -203,14 +203,14 @@ def test_only_an_absent_worker_is_silent_and_any_answer_is_a_sign_of_life() -> N
         (neither, False, False),
     ):
         for error in errors:
-            vitals = Vitals()
+            vitals = HealthTable()
             vitals.take("a", error, 0.0)
             life = vitals.life("a", 0.0)
             assert (life.known, life.answers) == (known, answers)
 
 
 def test_the_number_of_remembered_addresses_is_bounded() -> None:
-    vitals = Vitals()
+    vitals = HealthTable()
     for number in range(MAX_ADDRESSES + 1):
         vitals.answered(str(number), 0.0)
     assert not vitals.life("0", 0.0).known

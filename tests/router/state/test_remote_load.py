@@ -17,9 +17,9 @@ from router.state.remote_load import (
     Report,
     Reported,
     Reports,
-    Tellings,
-    read,
-    written,
+    ReportTimes,
+    format_load,
+    parse_load,
 )
 
 FAR, OTHER = PeerId("far"), PeerId("other")
@@ -110,7 +110,7 @@ figures = st.floats(0, MAX_FIGURE)
 
 @given(st.builds(Load, counts, counts, counts, figures, st.none() | figures))
 def test_a_load_is_read_as_it_was_written(load: Load) -> None:
-    back = read(written(load))
+    back = parse_load(format_load(load))
     assert back is not None
     same = (load.in_flight, load.queued, load.slots)
     assert (back.in_flight, back.queued, back.slots) == same
@@ -119,11 +119,11 @@ def test_a_load_is_read_as_it_was_written(load: Load) -> None:
 
 
 def test_the_written_form_of_a_load() -> None:
-    assert written(Load(3, 0, 8, 41.24, 0.35)) == (
+    assert format_load(Load(3, 0, 8, 41.24, 0.35)) == (
         "in_flight=3;queued=0;slots=8;rate=41.2;first=0.350"
     )
-    beyond = written(Load(10**9, 10**9, 10**9, 1e30, 1e30))
-    assert read(beyond) == Load(*[MAX_COUNT] * 3, MAX_FIGURE, MAX_FIGURE)
+    beyond = format_load(Load(10**9, 10**9, 10**9, 1e30, 1e30))
+    assert parse_load(beyond) == Load(*[MAX_COUNT] * 3, MAX_FIGURE, MAX_FIGURE)
 
 
 GOOD = "in_flight=3;queued=0;slots=8;rate=41.2"
@@ -157,16 +157,16 @@ GOOD = "in_flight=3;queued=0;slots=8;rate=41.2"
     ids=lambda text: repr(text[:50]),
 )
 def test_a_text_of_another_form_is_no_load(text: str) -> None:
-    assert read(text) is None
+    assert parse_load(text) is None
 
 
 @given(st.text(max_size=120))
 def test_arbitrary_text_is_no_load(text: str) -> None:
-    assert read(text) is None
+    assert parse_load(text) is None
 
 
 def test_reporting_a_worker_to_a_node_is_due_again_after_some_time() -> None:
-    tellings = Tellings()
+    tellings = ReportTimes()
     assert tellings.is_due("a", "http://w", "chat/completions", 5.0)
     assert not tellings.is_due("a", "http://w", "chat/completions", 5.0 + TOLD_AGAIN / 2)
     for other in (("b", "http://w", "embeddings"), ("a", "http://v", "embeddings")):
@@ -176,7 +176,7 @@ def test_reporting_a_worker_to_a_node_is_due_again_after_some_time() -> None:
 
 
 def test_reports_are_due_again_once_too_many_are_remembered() -> None:
-    tellings = Tellings()
+    tellings = ReportTimes()
     assert all(tellings.is_due("a", f"http://{n}", "embeddings", 5.0) for n in range(MAX_TOLD))
     assert not tellings.is_due("a", "http://1", "embeddings", 5.0)
     assert tellings.is_due("a", "http://one-more", "embeddings", 5.0)

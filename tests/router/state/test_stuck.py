@@ -29,13 +29,13 @@ def answer(stuck: StuckWorkers, now: float, *, first_byte: float) -> None:
 
 
 def ask(stuck: StuckWorkers, now: float, *, answered: bool) -> None:
-    assert stuck.wants_asking(HERE, now)
+    assert stuck.claim_probe(HERE, now)
     stuck.asked(HERE, now, answered=answered)
 
 
 def test_a_worker_without_requests_is_not_probed(stuck: StuckWorkers) -> None:
     answer(stuck, 0.0, first_byte=0.1)
-    assert not stuck.wants_asking(HERE, 1e6)
+    assert not stuck.claim_probe(HERE, 1e6)
     assert not stuck.silent(HERE)
 
 
@@ -44,7 +44,7 @@ def test_a_worker_that_answers_probes_while_busy_is_silent_when_it_stops(
 ) -> None:
     stuck.began(HERE, 0.0)
     ask(stuck, LEARN_AFTER, answered=True)
-    assert not stuck.wants_asking(HERE, PATIENCE - 0.1)
+    assert not stuck.claim_probe(HERE, PATIENCE - 0.1)
     ask(stuck, PATIENCE, answered=False)
     assert stuck.silent(HERE)
 
@@ -64,7 +64,7 @@ def test_the_usual_first_byte_decides_how_long_is_too_long(stuck: StuckWorkers) 
     answer(stuck, 0.0, first_byte=3.0)
     stuck.began(HERE, 10.0)
     ask(stuck, 11.0, answered=True)
-    assert not stuck.wants_asking(HERE, 21.9)
+    assert not stuck.claim_probe(HERE, 21.9)
     ask(stuck, 22.0, answered=False)
     assert stuck.silent(HERE)
 
@@ -72,7 +72,7 @@ def test_the_usual_first_byte_decides_how_long_is_too_long(stuck: StuckWorkers) 
 def test_a_slow_worker_that_answers_probes_is_never_silent(stuck: StuckWorkers) -> None:
     stuck.began(HERE, 0.0)
     for second in range(1, 600):
-        if stuck.wants_asking(HERE, float(second)):
+        if stuck.claim_probe(HERE, float(second)):
             stuck.asked(HERE, float(second), answered=True)
         assert not stuck.silent(HERE)
 
@@ -82,18 +82,18 @@ def test_first_bytes_of_other_requests_show_that_the_worker_works(stuck: StuckWo
     stuck.began(HERE, 1.0)
     for second in range(2, 60):
         answer(stuck, float(second), first_byte=0.1)
-        stuck.wants_asking(HERE, second + 0.9)
+        stuck.claim_probe(HERE, second + 0.9)
         stuck.asked(HERE, second + 1.9, answered=False)
     assert not stuck.silent(HERE)
 
 
 def test_one_probe_runs_at_a_time_and_not_too_often(stuck: StuckWorkers) -> None:
     stuck.began(HERE, 0.0)
-    assert stuck.wants_asking(HERE, 3.0)
-    assert not stuck.wants_asking(HERE, 100.0)
+    assert stuck.claim_probe(HERE, 3.0)
+    assert not stuck.claim_probe(HERE, 100.0)
     stuck.asked(HERE, 100.0, answered=True)
     answer(stuck, 100.0, first_byte=0.0)
-    assert not stuck.wants_asking(HERE, 100.0 + LEARN_AFTER)
+    assert not stuck.claim_probe(HERE, 100.0 + LEARN_AFTER)
 
 
 def test_probes_of_a_silent_worker_grow_rarer_and_an_answer_brings_it_back(
@@ -105,7 +105,7 @@ def test_probes_of_a_silent_worker_grow_rarer_and_an_answer_brings_it_back(
     now, pauses = SURE, []
     for _ in range(4):
         before = now
-        while not stuck.wants_asking(HERE, now):
+        while not stuck.claim_probe(HERE, now):
             now += 0.25
         pauses.append(now - before)
         stuck.asked(HERE, now, answered=False)
@@ -126,10 +126,10 @@ def test_whether_a_worker_answers_probes_while_busy_is_tested_rarely(stuck: Stuc
     ask(stuck, LEARN_AFTER, answered=False)
     asked.answered(0.6, 0.6)
     asked = stuck.began(HERE, 10.0)
-    assert not stuck.wants_asking(HERE, 10.0 + LEARN_AFTER)
+    assert not stuck.claim_probe(HERE, 10.0 + LEARN_AFTER)
     asked.answered(0.6, 10.6)
     stuck.began(HERE, LEARN_AGAIN)
-    assert stuck.wants_asking(HERE, LEARN_AGAIN + LEARN_AFTER)
+    assert stuck.claim_probe(HERE, LEARN_AGAIN + LEARN_AFTER)
 
 
 def test_memory_is_bounded_and_a_worker_with_requests_is_kept(stuck: StuckWorkers) -> None:
@@ -161,7 +161,7 @@ def test_only_an_unanswered_probe_makes_a_worker_silent(
         elif what == "ended" and waiting:
             asked = waiting.pop()
             asked.answered(wait, now) if well else asked.left()
-        elif what == "ask" and stuck.wants_asking(HERE, now):
+        elif what == "ask" and stuck.claim_probe(HERE, now):
             stuck.asked(HERE, now, answered=well)
             assert not (well and stuck.silent(HERE))
             continue

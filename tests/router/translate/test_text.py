@@ -8,7 +8,7 @@ from router.canonical.text import TextRequest, read
 from router.openai.text_writer import Delta, End, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
-from router.translate.text import ChoiceReader, OutputPiece, Stops, in_one_piece
+from router.translate.text import ChoiceReader, OutputPiece, StopFilter, in_one_piece
 from tests.router.world import chat
 
 CALL = ToolCall("call_1", "look", "{}")
@@ -88,7 +88,7 @@ def test_a_stream_ends_properly_only_with_a_finish_reason() -> None:
 LETTERS = st.text(alphabet="ab", max_size=12)
 
 
-def pieces(stops: Stops, text: list[str]) -> str:
+def pieces(stops: StopFilter, text: list[str]) -> str:
     return "".join(map(stops.take, text)) + stops.rest()
 
 
@@ -98,7 +98,7 @@ def test_a_text_ends_before_the_first_stop_string_however_it_is_split(
 ) -> None:
     whole = "".join(text)
     found = [at for stop in stops if (at := whole.find(stop)) >= 0]
-    cut = Stops(stops)
+    cut = StopFilter(stops)
     written = pieces(cut, text)
     assert bool(cut.hit) == bool(found)
     if not found:
@@ -112,7 +112,7 @@ def test_a_text_ends_before_the_first_stop_string_however_it_is_split(
 
 
 def test_only_characters_that_may_begin_a_stop_string_are_held_back() -> None:
-    stops = Stops(["STOP"])
+    stops = StopFilter(["STOP"])
     assert stops.take("go on ST") == "go on "
     assert stops.take("ILL") == "STILL"
     assert stops.take(" S") == " "
@@ -121,6 +121,6 @@ def test_only_characters_that_may_begin_a_stop_string_are_held_back() -> None:
 
 
 def test_held_back_characters_are_returned_when_the_text_ends() -> None:
-    stops = Stops(["STOP"])
+    stops = StopFilter(["STOP"])
     assert stops.take("the STO") == "the "
     assert (stops.rest(), stops.rest()) == ("STO", "")

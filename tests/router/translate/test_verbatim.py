@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from registry.records import Ability, Service
 from router import dialects
 from router.errors import BadRequest
-from router.translate.verbatim import SPOKEN, TGI, Verbatim, bit, split, takes, written
+from router.translate.verbatim import (
+    SPOKEN,
+    TGI,
+    Verbatim,
+    accepts,
+    format_header,
+    protocol_bit,
+    split_body,
+)
 
 BODY = b'{"model":"m"}'
 names = st.text("abcXYZ_", min_size=1, max_size=64)
@@ -23,7 +31,7 @@ words = st.builds(
 
 @given(words)
 def test_a_verbatim_header_is_read_back_as_written(said):
-    assert split(written(said), BODY + said.body) == (BODY, said)
+    assert split_body(format_header(said), BODY + said.body) == (BODY, said)
 
 
 @pytest.mark.parametrize(
@@ -34,31 +42,31 @@ def test_a_verbatim_header_is_read_back_as_written(said):
 )  # fmt: skip
 def test_an_invalid_verbatim_header_is_refused(header):
     with pytest.raises(BadRequest):
-        split(header, BODY + b"abc")
+        split_body(header, BODY + b"abc")
 
 
 @pytest.mark.parametrize("said", [b"abc", b"[]", b"[" * 300 + b"]" * 300])
 def test_a_verbatim_body_that_is_no_json_is_refused_for_a_json_protocol(said):
     with pytest.raises(BadRequest):
-        split(f"tgi_http generate {len(said)}", BODY + said)
-    assert split(f"localai_grpc Predict {len(said)}", BODY + said)[1].body == said
+        split_body(f"tgi_http generate {len(said)}", BODY + said)
+    assert split_body(f"localai_grpc Predict {len(said)}", BODY + said)[1].body == said
 
 
 def test_a_verbatim_body_of_an_unknown_protocol_is_left_out_unless_a_field_needs_it():
-    assert split("kserve infer 3", BODY + b"abc") == (BODY, None)
+    assert split_body("kserve infer 3", BODY + b"abc") == (BODY, None)
     with pytest.raises(BadRequest) as refused:
-        split("kserve infer 3 slots", BODY + b"abc")
+        split_body("kserve infer 3 slots", BODY + b"abc")
     assert refused.value.param == "slots"
 
 
 def test_every_protocol_is_a_dialect_with_a_bit_of_its_own():
     assert set(SPOKEN) < set(dialects.NAMES)
-    assert len({bit(name) for name in SPOKEN}) == len(SPOKEN)
-    assert bit("openai_http") == bit("peer") == 0
+    assert len({protocol_bit(name) for name in SPOKEN}) == len(SPOKEN)
+    assert protocol_bit("openai_http") == protocol_bit("peer") == 0
 
 
 def test_a_record_states_the_protocols_that_its_node_passes_on():
     said = Verbatim(TGI, "generate", b"{}")
-    assert takes(said, Service("p", "m", abilities=int(Ability.TGI | Ability.TEXT_IN)))
-    assert not takes(said, Service("p", "m", abilities=int(Ability.LOCALAI | Ability.TEXT_IN)))
-    assert not takes(said, Service("p", "m"))
+    assert accepts(said, Service("p", "m", abilities=int(Ability.TGI | Ability.TEXT_IN)))
+    assert not accepts(said, Service("p", "m", abilities=int(Ability.LOCALAI | Ability.TEXT_IN)))
+    assert not accepts(said, Service("p", "m"))

@@ -11,10 +11,10 @@ from typing import Any
 
 from node.auth.access import shown_key
 from node.faces import Serving
-from node.faces.grpc import Handlers, RpcDoor
+from node.faces.grpc import Handlers, RpcAccess
 from node.faces.grpc.localai import kinds, texts
 from node.faces.grpc.localai.model_lookup import ModelLookup
-from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
+from router.rpc.messages import LOCALAI, message_class, methods_of, parse_message
 from router.rpc.server import metadata_of
 
 SERVICE = LOCALAI
@@ -44,7 +44,7 @@ _METHODS = methods_of(LOCALAI)
 _UNINITIALIZED, _READY, _ERROR = 0, 2, -1
 
 
-def handlers(context: Serving, door: RpcDoor) -> Handlers:
+def handlers(context: Serving, door: RpcAccess) -> Handlers:
     """Return the handlers of the RPCs; raise `OSError` when `faces.localai_files` is not a directory."""
     settings, face = context.settings.faces, _Face(context, door)
     answers = (
@@ -56,7 +56,7 @@ def handlers(context: Serving, door: RpcDoor) -> Handlers:
     return {name: _locked(answer, door) for name, answer in answers.items()}
 
 
-def _locked(answer: Any, door: RpcDoor) -> Any:
+def _locked(answer: Any, door: RpcAccess) -> Any:
     """Return a handler that first checks the caller's key, in the metadata as in LocalAI: `authorization: Bearer KEY`."""
 
     def check(call: Any) -> None:
@@ -75,7 +75,7 @@ def _locked(answer: Any, door: RpcDoor) -> Any:
 
 
 class _Face:
-    def __init__(self, context: Serving, door: RpcDoor) -> None:
+    def __init__(self, context: Serving, door: RpcAccess) -> None:
         self.desk = ModelLookup(context, door)
 
     def own(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class _Face:
         memory = message_class("backend.MemoryUsageData")()
         served = bool(model) and self.desk.served(model)
         if served and (said := await self.desk.status(call)):
-            memory = parsed(_METHODS["Status"].told, said).memory
+            memory = parse_message(_METHODS["Status"].told, said).memory
         state = _UNINITIALIZED if not model else _READY if served else _ERROR
         return _METHODS["Status"].told(state=state, memory=memory)
 

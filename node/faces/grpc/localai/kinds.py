@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from node.faces.grpc.localai.model_lookup import ModelLookup
 from node.faces.grpc.localai.texts import int32
-from router.canonical.retrieval import bytes_of, text_of
+from router.canonical.retrieval import decode_value, encode_value
 from router.errors import BadRequest, WorkerFailed
 from router.openai.multipart import CONTENT_TYPE
 from router.openai.result_parser import (
@@ -261,7 +261,7 @@ class _Columns:
         return _METHODS["Rerank"].told(usage=usage, results=results)
 
     async def stores_set(self, asked: Any, call: Any) -> Any:
-        values = [text_of(value.Bytes) for value in asked.Values]
+        values = [encode_value(value.Bytes) for value in asked.Values]
         fields = {"keys": _keys(asked.Keys), "values": values}
         await self._desk.body(call, Kind.STORE_SET, fields)
         return _METHODS["StoresSet"].told(success=True)
@@ -293,5 +293,5 @@ def _written(columns: Columns) -> dict[str, Any]:
     key, value = message_class("backend.StoresKey"), message_class("backend.StoresValue")
     return {
         "Keys": [key(Floats=one) for one in columns.keys],
-        "Values": [value(Bytes=bytes_of(one)) for one in columns.values],
+        "Values": [value(Bytes=decode_value(one)) for one in columns.values],
     }

@@ -10,7 +10,7 @@ from typing import Any
 from node.auth.access import shown_key
 from node.auth.principal import Principal
 from node.faces import Serving
-from node.faces.grpc import RpcDoor, name_dropped, request_of
+from node.faces.grpc import RpcAccess, name_dropped, request_of
 from node.faces.model_call import ModelAnswer, model_answer
 from router.errors import RouterError
 from router.openai.usage import Usage
@@ -40,7 +40,7 @@ class ModelReply:
 class ModelLookup:
     """Client of the mesh for this face. `meant` is the model that was loaded last, `last` the last text of each model."""
 
-    def __init__(self, context: Serving, door: RpcDoor) -> None:
+    def __init__(self, context: Serving, door: RpcAccess) -> None:
         self.context = context
         self._door = door
         self.meant = ""

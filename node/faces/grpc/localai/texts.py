@@ -22,9 +22,9 @@ from router.openai.text_parser import CallPart, Heard, TextFailure
 from router.openai.text_writer import Delta
 from router.openai.usage import Usage
 from router.requests import Kind
-from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
+from router.rpc.messages import LOCALAI, message_class, methods_of, parse_message
 from router.rpc.server import RpcRefused
-from router.translate.text import Stops
+from router.translate.text import StopFilter
 from router.translate.verbatim import LOCALAI as LOCALAI_WORDS
 from router.translate.verbatim import Verbatim
 
@@ -55,12 +55,12 @@ class _Texts:
         self._desk = desk
 
     async def predict(self, asked: Any, call: Any) -> Any:
-        kind, fields = said_in_full(asked)
+        kind, fields = request_in_openai_form(asked)
         began = time.monotonic()
         async with self._desk.asked(call, kind, fields, _verbatim(asked, "Predict")) as told:
-            name_dropped(call, told, NAMES, unheard(asked))
+            name_dropped(call, told, NAMES, fields_without_effect(asked))
             if told.verbatim:
-                reply = parsed(_REPLY, await told.body())
+                reply = parse_message(_REPLY, await told.body())
                 self._desk.done(call, _usage(reply), time.monotonic() - began)
                 return _Cut(asked).whole(reply)
             heard = [event async for events in told.events() for event in events]
@@ -68,12 +68,12 @@ class _Texts:
         return _reply(text_parser.text_of(heard), heard)
 
     async def stream(self, asked: Any, call: Any) -> AsyncIterator[Any]:
-        kind, fields = said_in_full(asked)
+        kind, fields = request_in_openai_form(asked)
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         ends: list[Heard] = []
         began = time.monotonic()
         async with self._desk.asked(call, kind, fields, _verbatim(asked, "PredictStream")) as told:
-            name_dropped(call, told, NAMES, unheard(asked))
+            name_dropped(call, told, NAMES, fields_without_effect(asked))
             if told.verbatim:
                 async for said in self._own(asked, call, told, began):
                     yield said
@@ -95,7 +95,7 @@ class _Texts:
             if isinstance(said, Usage):
                 self._desk.done(call, said, time.monotonic() - began)
             else:
-                yield cut.next(parsed(_REPLY, said))
+                yield cut.next(parse_message(_REPLY, said))
             if cut.over:
                 return
         if (rest := cut.rest()) is not None:
@@ -109,7 +109,7 @@ class _Cut:
     """
 
     def __init__(self, asked: Any) -> None:
-        self._stops = Stops(stops_of(asked.StopPrompts, "StopPrompts"))
+        self._stops = StopFilter(stops_of(asked.StopPrompts, "StopPrompts"))
         self._idle = not any(asked.StopPrompts)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -137,7 +137,7 @@ class _Cut:
         return reply
 
 
-def unheard(asked: Any) -> list[str]:
+def fields_without_effect(asked: Any) -> list[str]:
     """Return the names of set fields without an equivalent in OpenAI's form; LocalAI's own defaults do not count as set."""
     wanted = {
         "NegativePrompt": asked.NegativePrompt,
@@ -161,7 +161,7 @@ def _usage(reply: Any) -> Usage | None:
     return Usage(reply.prompt_tokens, reply.tokens) if known else None
 
 
-def said_in_full(asked: Any) -> tuple[Kind, dict[str, object]]:
+def request_in_openai_form(asked: Any) -> tuple[Kind, dict[str, object]]:
     """Return a prediction in OpenAI's form; raise `BadRequest`."""
     fields = _sampling(asked)
     seen = {"Images": asked.Images, "Audios": asked.Audios, "Videos": asked.Videos}
@@ -172,7 +172,7 @@ def said_in_full(asked: Any) -> tuple[Kind, dict[str, object]]:
         return Kind.COMPLETION, {**fields, "prompt": asked.Prompt}
     messages = [_message(message) for message in asked.Messages]
     if any(seen.values()):
-        _show(messages, asked)
+        _add_media(messages, asked)
     tools = {"tools": _json(asked.Tools, "Tools"), "tool_choice": _choice(asked.ToolChoice)}
     fields |= {name: value for name, value in tools.items() if value}
     return Kind.CHAT, {**fields, "messages": messages}
@@ -242,7 +242,7 @@ def _json(text: str, name: str) -> object:
         raise BadRequest(f"{name} is no JSON", param=name) from error
 
 
-def _show(messages: list[dict[str, object]], asked: Any) -> None:
+def _add_media(messages: list[dict[str, object]], asked: Any) -> None:
     """Add images, sounds and videos, which are in base64, to the last message of the user; raise `BadRequest`."""
     last = next((m for m in reversed(messages) if m["role"] == "user"), None)
     if last is None:

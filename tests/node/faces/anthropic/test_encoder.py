@@ -7,7 +7,7 @@ from node.faces.anthropic.encoder import MAX_CALLS, UNREADABLE, AnthropicEvents,
 from node.faces.anthropic.request_mapping import read
 from router.errors import WorkerFailed
 from router.openai.sse import Splitter
-from router.openai.text_parser import CallPart, TextFailure, Thought
+from router.openai.text_parser import CallPart, ReasoningPiece, TextFailure
 from router.openai.text_writer import Delta, End
 from router.openai.usage import Usage
 
@@ -85,7 +85,7 @@ SAID = pytest.mark.parametrize(
         ([Delta("a"), End("length")], [{"type": "text", "text": "a"}], "max_tokens"),
         ([End("content_filter")], [], "refusal"),
         (
-            [Thought("Hm"), Thought("."), Delta("Yes."), End("stop")],
+            [ReasoningPiece("Hm"), ReasoningPiece("."), Delta("Yes."), End("stop")],
             [
                 {"type": "thinking", "thinking": "Hm.", "signature": ""},
                 {"type": "text", "text": "Yes."},
@@ -132,7 +132,7 @@ def test_a_stream_adds_up_to_the_whole_answer(heard, content, reason):
 
 
 def test_thinking_is_left_out_when_it_was_not_requested():
-    heard = [Thought("Hm."), Delta("Yes."), End("stop")]
+    heard = [ReasoningPiece("Hm."), Delta("Yes."), End("stop")]
     assert whole(heard)["content"] == [{"type": "text", "text": "Yes."}]
     assert put_together(streamed(heard))["content"] == [{"type": "text", "text": "Yes."}]
 

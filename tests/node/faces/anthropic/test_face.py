@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from node.faces.anthropic import COUNT, ENDPOINTS, MESSAGES
-from node.faces.anthropic.token_count import around, estimated, texts
+from node.faces.anthropic.token_count import estimated_tokens, texts_of, tokens_beside_text
 from tests.node.faces.anthropic.test_encoder import events_of, put_together
 from tests.node.faces.anthropic.test_request_mapping import FIELDS, KEYS, TOOL
 from tests.node.faces.anthropic.test_request_mapping import WORDS as LIKELY
@@ -319,8 +319,8 @@ class TestCounting:
             ],
             "tools": [{"a": 1}],
         }
-        assert list(texts(fields)) == ["abcd", '[{"id":"x"}]', '[{"a":1}]']
-        assert (around(fields), estimated(fields)) == (1_008, 1_015)
+        assert list(texts_of(fields)) == ["abcd", '[{"id":"x"}]', '[{"a":1}]']
+        assert (tokens_beside_text(fields), estimated_tokens(fields)) == (1_008, 1_015)
 
 
 def test_the_endpoints_are_listed():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.anthropic import request_mapping
-from node.faces.anthropic.errors import inside, mapping, rows
+from node.faces.anthropic.errors import fields_of, mapping, rows
 from router.errors import BadRequest
 from tests.router.canonical.hostile import ANYTHING, outcome
 
@@ -122,7 +122,7 @@ class TestValues:
             mapping({"a": []}, "a", "a")
 
     def test_nested_fields_are_named_by_their_path(self):
-        assert inside({"a": {"b": 1}}, "a") == {"a.b": 1}
+        assert fields_of({"a": {"b": 1}}, "a") == {"a.b": 1}
 
     def test_rows_carry_their_index(self):
         assert list(rows([{"a": 1}], "x", 1)) == [("x[0]", {"a": 1})]

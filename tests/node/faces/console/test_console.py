@@ -7,7 +7,7 @@ import re
 import pytest
 
 from node.auth.keys import Allowance, Role
-from node.config.settings import Keyless
+from node.config.settings import KeylessAccess
 from node.faces.console import FOLDER, TYPES, assets
 from registry.mesh.memory.network import MemoryNet
 from scripts import vendor
@@ -46,7 +46,7 @@ async def test_a_wrong_key_shows_no_tables(closed):
 
 
 async def test_users_of_the_machine_see_nodes_and_models_without_javascript(worker):
-    async with node(World(MemoryNet()), settings_of(keyless=Keyless.MACHINE)) as one:
+    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.MACHINE)) as one:
         await one.register(worker)
         _, _, text = await page(one)
     assert "<td>alive</td>" in text

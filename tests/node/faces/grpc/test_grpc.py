@@ -13,7 +13,7 @@ import pytest
 from node.auth.access import Access
 from node.auth.keys import Allowance
 from node.config.addresses import HostPort
-from node.config.settings import FacesSettings, Keyless, Settings
+from node.config.settings import FacesSettings, KeylessAccess, Settings
 from node.config.web import WebSettings
 from node.faces import grpc
 from registry.errors import RegistryError
@@ -88,7 +88,7 @@ class TestKeysOfTheSite:
 
     @pytest.fixture
     async def closed(self, worker):
-        async with node(World(MemoryNet()), settings_of(keyless=Keyless.MACHINE)) as one:
+        async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.MACHINE)) as one:
             await one.register(worker)
             yield one
 
@@ -138,7 +138,7 @@ async def test_callers_without_a_key_are_limited_by_address_over_grpc_too(
     async with node(World(MemoryNet()), settings_of(web=web)) as one:
         await one.register(worker)
         table = SimpleNamespace(owner=lambda here, there: uid)
-        access = Access(token=TOKEN, settings=web, keyless=Keyless.EVERYBODY, sockets=table)
+        access = Access(token=TOKEN, settings=web, keyless=KeylessAccess.EVERYBODY, sockets=table)
         client = await opened(name, service, replace(one.context, access=access))
 
         async def ask():

@@ -3,7 +3,7 @@
 import pytest
 
 from node.auth.keys import Allowance, Role
-from node.config.settings import Keyless
+from node.config.settings import KeylessAccess
 from node.faces.app import public_app
 from node.faces.openapi.document import document, operations
 from registry.mesh.memory.network import MemoryNet
@@ -12,7 +12,7 @@ from tests.node.faces.assembly import World, node, settings_of
 
 @pytest.fixture
 async def closed():
-    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
+    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.NOBODY)) as one:
         yield one
 
 

@@ -6,7 +6,7 @@ from node.auth.audit import AuditEntry
 from node.auth.usage_row import UsageRow
 from node.faces.openapi import operators, projects
 from node.faces.openapi.models import KINDS
-from node.faces.openapi.services import beneath
+from node.faces.openapi.services import paths_under
 from node.faces.v0.registration import read_worker
 from node.observe.recent_lines import LogLine
 from node.peers.node_events import NodeEvent
@@ -70,11 +70,11 @@ def test_the_proxy_path_has_no_parameter_for_a_node():
 
 
 def test_the_calls_of_one_route_have_separate_paths():
-    assert beneath("GET", "/v1/files/{tail}") == ["/v1/files/{id}", "/v1/files/{id}/content"]
-    assert beneath("DELETE", "/v1/files/{tail}") == ["/v1/files/{id}"]
-    assert "/v1/vector_stores/{id}/files/{id_2}" in beneath("GET", "/v1/vector_stores/{tail}")
+    assert paths_under("GET", "/v1/files/{tail}") == ["/v1/files/{id}", "/v1/files/{id}/content"]
+    assert paths_under("DELETE", "/v1/files/{tail}") == ["/v1/files/{id}"]
+    assert "/v1/vector_stores/{id}/files/{id_2}" in paths_under("GET", "/v1/vector_stores/{tail}")
 
 
 def test_routes_outside_the_services_have_no_calls():
-    assert beneath("GET", "/v1/models/{tail}") == []
-    assert beneath("GET", "/v1/files") == []
+    assert paths_under("GET", "/v1/models/{tail}") == []
+    assert paths_under("GET", "/v1/files") == []

@@ -8,16 +8,16 @@ from aiohttp import web
 from jsonschema import Draft202012Validator
 
 from node.faces.app import application
-from node.faces.openapi.description import May
+from node.faces.openapi.description import Allowed
 from node.faces.openapi.document import ALIASES, TABLES, document, is_described, operations
 from tests.node.faces.console.test_console import bearer
 
 ROLES_THAT_MAY_NOT = {
-    May.EVERYBODY: (),
-    May.KEY: (),
-    May.ASK: ("viewer",),
-    May.LOOK: ("user",),
-    May.CHANGE: ("user", "viewer"),
+    Allowed.EVERYBODY: (),
+    Allowed.KEY: (),
+    Allowed.ASK: ("viewer",),
+    Allowed.LOOK: ("user",),
+    Allowed.CHANGE: ("user", "viewer"),
 }
 
 
@@ -102,7 +102,7 @@ async def test_schemas_are_valid_json_schemas(api):
 
 async def test_the_node_admits_exactly_the_roles_that_the_document_says(closed, keys, described):
     for method, path, _, said in described:
-        if said.may is May.EVERYBODY:
+        if said.may is Allowed.EVERYBODY:
             assert (await answer_of(closed, method, path))[0] == 200, path
             continue
         assert (await answer_of(closed, method, path))[0] == 401, path

@@ -6,7 +6,7 @@ from node.faces.responses import encoder
 from node.faces.responses.encoder import MAX_ITEMS, Output
 from router.errors import WorkerFailed
 from router.openai.logprobs import Token
-from router.openai.text_parser import CallPart, TextFailure, Thought
+from router.openai.text_parser import CallPart, ReasoningPiece, TextFailure
 from router.openai.text_writer import Delta, End
 from router.openai.usage import Usage
 
@@ -65,7 +65,7 @@ def test_logprobs_count_towards_the_limit_of_an_answer(monkeypatch):
 
 
 def test_reasoning_ends_where_the_text_begins():
-    told, events = hear(Thought("hm"), Delta("ho"))
+    told, events = hear(ReasoningPiece("hm"), Delta("ho"))
     thought = [*PART, "reasoning_text.delta", "reasoning_text.done"]
     assert kinds(events)[:6] == [*thought, "content_part.done", "output_item.done"]
     assert [item["type"] for item in told.said()] == ["reasoning", "message"]
@@ -101,7 +101,7 @@ def test_a_text_after_calls_is_an_item_of_its_own():
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 def test_of_a_cut_answer_the_last_item_is_incomplete(reason):
-    told, _ = hear(Thought("hm"), Delta("ho"), End(reason))
+    told, _ = hear(ReasoningPiece("hm"), Delta("ho"), End(reason))
     assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
 
 
@@ -114,19 +114,19 @@ def test_an_answer_without_text_is_an_empty_text():
 
 def test_an_unfinished_item_is_incomplete():
     told = Output("a", {})
-    for heard in (Thought("hm"), Delta("ho")):
+    for heard in (ReasoningPiece("hm"), Delta("ho")):
         assert list(told.hear(heard))
     assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
 
 
 def test_other_choices_and_failures_add_nothing():
-    others = [Delta("x", 1), Thought("x", 1), CallPart(0, "", "", "", 1), End("length", 1)]
+    others = [Delta("x", 1), ReasoningPiece("x", 1), CallPart(0, "", "", "", 1), End("length", 1)]
     told, events = hear(*others, TextFailure("m", "t", "c"))
     assert (told.reason, len(events)) == (None, len(hear()[1]))
 
 
 def test_ids_of_items_are_unique():
-    told, _ = hear(Thought("hm"), Delta("ho"), CallPart(0, "", "look", ""))
+    told, _ = hear(ReasoningPiece("hm"), Delta("ho"), CallPart(0, "", "look", ""))
     assert [item["id"] for item in told.said()] == ["rs_a0000", "msg_a0001", "fc_a0002"]
 
 

@@ -612,6 +612,6 @@ async def test_a_worker_that_does_not_answer_is_registered_with_a_warning_that_s
     async with raw(serve) as url:
         _, said = await told(alone.http.post(f"{MODEL}/register", json=ONE | {"api": url}))
     assert said["warnings"] == [
-        f"no answer from {url} for DecentralGPT/Llama3-70B: it is not an HTTP server; if it speaks TLS, use https://; "
-        "it is registered anyway, and callers get 503 until it answers"
+        f"no answer from {url} for DecentralGPT/Llama3-70B: it closes the connection without an answer, as a relay that "
+        "does not reach it; if it speaks TLS, use https://; it is registered anyway, and callers get 503 until it answers"
     ]

@@ -90,7 +90,7 @@ async def test_a_stopped_node_is_shown_as_left_by_its_own_announcement():
             await until(lambda: gone in one.context.registry.catalog.held)
             await other.context.registry.stand(Standing.LEFT)
             await until(lambda: one.context.registry.presence(gone) is Presence.LEFT)
-        pulse = one.context.registry.pulse
+        pulse = one.context.registry.health_of
         # Long after: the node no longer tries to reach it.
         await until(lambda: pulse(gone).contact is Status.LOST)
         rows = (await told(one.http.get("/api/v1/nodes")))[1]["nodes"]

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from node.config.settings import Keyless
+from node.config.settings import KeylessAccess
 from node.faces.v1.topology import CONNECTIONS, FRESH, MAX_TOLD, read
 from registry.mesh.memory.network import MemoryNet
 from registry.records import PeerId
@@ -78,7 +78,7 @@ async def test_a_reader_that_cannot_wait_gets_the_last_result_and_later_the_new_
 
 async def test_a_caller_that_may_not_look_is_refused():
     elsewhere = {"X-Forwarded-For": "203.0.113.9"}
-    async with node(World(MemoryNet()), settings_of(keyless=Keyless.MACHINE)) as closed:
+    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.MACHINE)) as closed:
         for path in (PATH, CONNECTIONS):
             assert (await told(closed.http.get(path)))[0] == 200
             assert (await told(closed.http.get(path, headers=elsewhere)))[0] == 401

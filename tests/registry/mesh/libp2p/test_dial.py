@@ -336,7 +336,7 @@ def test_where_one_missed_peer_is_back_the_others_are_tried_at_once() -> None:
         for _ in range(8):
             made.failed(peer, 0.0)
     assert made.due(ENOUGH, 20.0) == []
-    made.succeeded(PeerId("a"), HOST)
+    made.note_connected(PeerId("a"), HOST)
     assert peers(made.due((*ENOUGH, PeerId("a")), 20.0)) == {"b"}
 
 
@@ -446,7 +446,7 @@ def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_be
     made = dialer(bootstrap=("a",))
     for _ in range(5):
         made.failed(PeerId("a"), 0.0)
-    made.succeeded(PeerId("a"), HOST)
+    made.note_connected(PeerId("a"), HOST)
     made.lost(PeerId("a"), 100.0)
     assert made.due((), 100.5) == []
     assert peers(made.due((), 101.3)) == {"a"}
@@ -468,7 +468,7 @@ def test_a_host_where_no_peer_was_met_is_dialled_once_a_second_however_many_are_
 def test_at_a_host_where_a_peer_was_met_all_peers_may_be_dialled() -> None:
     made = dialer(kept=tuple("abcdef"), degree=4)
     (first,) = made.due((), 0.0)
-    made.succeeded(first.peer, HOST)
+    made.note_connected(first.peer, HOST)
     assert len(made.due((first.peer,), 0.1)) == 3
 
 
@@ -478,7 +478,7 @@ def test_a_peer_met_at_one_host_of_its_record_does_not_count_as_met_at_the_other
     liar = PeerId("liar")
     theirs = [f"/ip4/192.0.2.7/tcp/{port}/p2p/{liar}" for port in range(1, 16)]
     made.aim((), [f"/ip4/198.51.100.1/tcp/1/p2p/{liar}", *theirs])
-    made.succeeded(liar, "198.51.100.1")
+    made.note_connected(liar, "198.51.100.1")
     made.lost(liar, 0.0)
     dialled = []
     for tenth in range(400):
@@ -492,5 +492,5 @@ def test_hosts_are_remembered_within_a_bound() -> None:
     made = Dialer(OWN, degree=2 * MAX_HOSTS, redial=1.0, rng=random.Random(1))
     made.aim((), [f"/dns4/host-{number}/tcp/1/p2p/p-{number}" for number in range(MAX_HOSTS + 9)])
     for target in made.due((), 0.0):
-        made.succeeded(target.peer, host_of(target.addresses[0]))
+        made.note_connected(target.peer, host_of(target.addresses[0]))
     assert (len(made._tried), len(made._met)) == (MAX_HOSTS, MAX_HOSTS)

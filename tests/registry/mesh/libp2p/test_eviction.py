@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import pytest
 
-from registry.mesh.libp2p.eviction import NEW_SECONDS, InboundPeer, excess, network_of
+from registry.mesh.libp2p.eviction import NEW_SECONDS, InboundPeer, find_excess, network_of
 from registry.records import PeerId
 
 LATER = 100.0
@@ -24,7 +24,7 @@ def leave(
     now: float = LATER,
 ) -> str:
     knows = known.__contains__
-    return "".join(excess(came, now, places=places, per_address=per_address, knows=knows))
+    return "".join(find_excess(came, now, places=places, per_address=per_address, knows=knows))
 
 
 def test_no_peer_leaves_while_there_is_room() -> None:

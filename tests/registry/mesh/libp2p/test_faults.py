@@ -17,7 +17,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from multiaddr import Multiaddr
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh import Joined, Offended, PeerLeft, Pipe, Restarted
+from registry.mesh import Joined, PeerLeft, PeerMisbehaved, Pipe, Restarted
 from registry.mesh.libp2p import watch
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import (
@@ -129,7 +129,7 @@ async def test_a_message_that_cannot_have_been_signed_is_an_offence_of_the_peer_
     bystander = await world.seat("bystander", victim)
     liar = await world.seat("liar", victim)
     await send_raw(liar, victim, MESHSUB, with_an_undecodable_key(liar))
-    await until(lambda: Offended(liar.mesh.peer) in victim.seen)
+    await until(lambda: PeerMisbehaved(liar.mesh.peer) in victim.seen)
     await frames_flow(bystander, victim, b"from the bystander")
     assert Restarted() not in victim.seen
 

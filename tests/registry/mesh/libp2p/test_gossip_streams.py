@@ -76,7 +76,7 @@ async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer
         for stream in [s for wire in wires(victim, peer) for s in wire.get_streams()]:
             if stream.get_protocol() == MESHSUB:
                 stream.muxed_conn.event_shutting_down.set()
-                await gossip._node._made.pubsub.stream_handler(stream)
+                await gossip._node._libp2p.pubsub.stream_handler(stream)
                 await stream.muxed_conn.secured_conn.close()
                 return
         pytest.fail("no connection carries gossip")
@@ -96,7 +96,7 @@ LONG = 100 * 1024
 def gossip_to(victim: Seat, peer: Seat) -> tuple[Any, Any]:
     """Return a peer's pubsub, and its stream to a node; call it in the peer's thread."""
     mesh: Any = peer.mesh
-    pubsub = mesh._node._made.pubsub
+    pubsub = mesh._node._libp2p.pubsub
     return pubsub, pubsub.peers[ID.from_string(victim.mesh.peer)]
 
 

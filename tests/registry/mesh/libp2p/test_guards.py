@@ -15,7 +15,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh.libp2p.guards import HardGossipSub, OpenRequests, harden, unreachable
+from registry.mesh.libp2p.guards import HardenedGossipSub, OpenRequests, as_unreachable, harden
 from registry.mesh.libp2p.host import route_logs
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import echo, identity, return_everything, settings
@@ -55,7 +55,7 @@ async def test_a_mesh_does_not_start_without_a_guard_of_its_host(
 
 
 def test_whatever_the_library_raises_means_that_the_peer_is_unreachable() -> None:
-    with pytest.raises(PeerUnreachable, match="KeyError"), unreachable("the peer"):
+    with pytest.raises(PeerUnreachable, match="KeyError"), as_unreachable("the peer"):
         raise KeyError("anything")
 
 
@@ -64,7 +64,9 @@ def test_messages_for_a_peer_without_a_stream_are_the_newest_and_no_older_than_t
 ) -> None:
     route_logs()
     caplog.set_level(logging.DEBUG, "modelvine.mesh")
-    gossip = HardGossipSub([], 6, 4, 8, max_pending_messages_per_peer=3, pending_messages_ttl=30.0)
+    gossip = HardenedGossipSub(
+        [], 6, 4, 8, max_pending_messages_per_peer=3, pending_messages_ttl=30.0
+    )
     now, rpc = time.time(), rpc_pb2.RPC()
     waiting = {
         "few": [now - 20, now],

@@ -8,7 +8,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
 
 from registry.errors import PeerUnreachable
-from registry.mesh import Offended
+from registry.mesh import PeerMisbehaved
 from registry.mesh.libp2p import guards
 from tests.registry.mesh.libp2p.test_faults import prefixed, send_raw, world
 from tests.registry.mesh.worlds import LibP2PWorld, until
@@ -31,7 +31,7 @@ async def test_garbage_is_an_offence_of_its_sender(
     victim = await world.seat("victim", relay=True)
     liar = await world.seat("liar", victim)
     await send_raw(liar, victim, TProtocol(protocol), garbage)
-    await until(lambda: Offended(liar.mesh.peer) in victim.seen)
+    await until(lambda: PeerMisbehaved(liar.mesh.peer) in victim.seen)
 
 
 async def test_streams_without_end_are_offences_whatever_is_said_on_them(
@@ -45,8 +45,8 @@ async def test_streams_without_end_are_offences_whatever_is_said_on_them(
     for _ in range(21):
         with suppress(BaseLibp2pError):
             await send_raw(liar, victim, TProtocol("/ipfs/ping/1.0.0"), bytes(32))
-    await until(lambda: Offended(liar.mesh.peer) in victim.seen)
-    assert Offended(honest.mesh.peer) not in victim.seen
+    await until(lambda: PeerMisbehaved(liar.mesh.peer) in victim.seen)
+    assert PeerMisbehaved(honest.mesh.peer) not in victim.seen
 
 
 async def test_neither_one_peer_nor_two_hold_all_pipes(world: LibP2PWorld) -> None:

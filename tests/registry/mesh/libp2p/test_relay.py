@@ -15,7 +15,7 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 from registry.errors import PeerUnreachable
 from registry.mesh import Joined, PeerLeft, Pipe, Restarted
 from registry.mesh.libp2p.eviction import NEW_SECONDS
-from registry.mesh.libp2p.relay import HOP, CarryBook, RelayBook, RelayLimits, RelayRefusal
+from registry.mesh.libp2p.relay import HOP, CarriedCircuits, RelayLimits, RelayRefusal, RelayTable
 from registry.records import PeerId
 from tests.registry.mesh.libp2p.test_faults import inside
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, echo, joined, until, world_of
@@ -340,8 +340,8 @@ A, B, C, D = map(PeerId, "ABCD")
 HOME, AWAY = "10.0.0.1", "10.0.0.2"
 
 
-def book(**changes: int) -> RelayBook:
-    return RelayBook(replace(LIMITS, **changes), lambda _: True)
+def book(**changes: int) -> RelayTable:
+    return RelayTable(replace(LIMITS, **changes), lambda _: True)
 
 
 def test_a_place_lasts_for_its_lease_and_longer_when_it_is_renewed() -> None:
@@ -369,9 +369,9 @@ def test_when_all_places_are_taken_a_newcomer_is_refused_and_old_holders_are_ren
 def test_a_place_ends_with_its_holders_connection() -> None:
     relay = book()
     relay.reserve(A, HOME, 0)
-    relay.stay({A, B})
+    relay.retain_connected({A, B})
     assert relay.reservations(0) == 1
-    relay.stay({B})
+    relay.retain_connected({B})
     assert relay.open(B, A, 0) is RelayRefusal.NO_RESERVATION
 
 
@@ -407,7 +407,7 @@ def test_the_address_with_most_reservations_gives_an_unused_one_for_another() ->
 
 def test_an_unused_reservation_of_an_unknown_peer_gives_way_to_its_neighbour() -> None:
     known = {A}
-    relay = RelayBook(LIMITS, known.__contains__)
+    relay = RelayTable(LIMITS, known.__contains__)
     for peer in (A, B):
         relay.reserve(peer, HOME, 0)
     assert relay.reserve(C, HOME, NEW_SECONDS - 1) is RelayRefusal.TOO_MANY
@@ -416,14 +416,14 @@ def test_an_unused_reservation_of_an_unknown_peer_gives_way_to_its_neighbour() -
 
 
 def test_circuits_are_carried_between_members_alone() -> None:
-    carried = CarryBook(2, {A, B}.__contains__)
+    carried = CarriedCircuits(2, {A, B}.__contains__)
     assert carried.open(A, C, 0) is carried.open(C, A, 0) is RelayRefusal.NO_RESERVATION
-    assert CarryBook(0, lambda _: True).open(A, B, 0) is RelayRefusal.NO_RESERVATION
+    assert CarriedCircuits(0, lambda _: True).open(A, B, 0) is RelayRefusal.NO_RESERVATION
     assert carried.open(A, B, 0) is None
 
 
 def test_carried_circuits_are_bounded_and_one_asker_has_half_of_them() -> None:
-    carried = CarryBook(4, lambda _: True)
+    carried = CarriedCircuits(4, lambda _: True)
     opened = [carried.open(asker, D, 0) for asker in (A, A, A, B, C, C)]
     full = RelayRefusal.TOO_MANY
     assert opened == [None, None, full, None, None, full]

@@ -19,7 +19,7 @@ from libp2p.utils.varint import encode_uvarint, read_varint_prefixed_bytes_limit
 from multiaddr import Multiaddr
 
 from registry.mesh import Origin
-from registry.mesh.discovered import MAX_CLAIMED, claim_in
+from registry.mesh.discovered import MAX_CLAIMED, claimed_peer
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.mesh.libp2p.rendezvous import (
     LONGEST_SECONDS,
@@ -34,9 +34,9 @@ from registry.mesh.libp2p.rendezvous import (
     RENEW_SECONDS,
     Register,
     Registration,
-    Rounds,
+    VisitSchedule,
+    addresses_in_answer,
     name_of,
-    told_by,
 )
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
@@ -48,9 +48,9 @@ from registry.mesh.libp2p.rendezvous_messages import (
     RendezvousRequest,
     RendezvousStatus,
     UnregisterRequest,
-    answer_in,
-    sealed,
-    written,
+    decode_answer,
+    encode_message,
+    sign_peer_record,
 )
 from tests.registry.mesh.worlds import Seat, echo, identity, return_everything, settings, until
 
@@ -176,11 +176,11 @@ async def said_by(host: IHost, point: ID, *requests: RendezvousRequest) -> list[
     """Send requests on one stream and return the answers; unregistering has none."""
     stream, answers = await host.new_stream(point, [RENDEZVOUS]), []
     for request in requests:
-        body = written(request)
+        body = encode_message(request)
         await stream.write(encode_uvarint(len(body)) + body)
         if not isinstance(request, UnregisterRequest):
             read = await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES)
-            answers.append(answer_in(read))
+            answers.append(decode_answer(read))
     await stream.close()
     return answers
 
@@ -190,7 +190,7 @@ async def test_a_point_tells_signed_records_as_they_came_until_their_peers_leave
 ) -> None:
     point, seen = await seat("point", rendezvous_point=True), dict[str, list[RendezvousAnswer]]()
     ours, others = create_new_key_pair(), create_new_key_pair()
-    record = sealed(ours.private_key, [THERE])
+    record = sign_peer_record(ours.private_key, [THERE])
 
     async def register(host: IHost, peer: ID) -> None:
         wishes = [RegisterRequest("a", record, seconds) for seconds in (60, 500_000, None)]
@@ -222,12 +222,12 @@ async def test_an_invalid_registration_is_refused_with_its_status(
 ) -> None:
     point, statuses = await seat("point", rendezvous_point=True), list[int]()
     ours, others = create_new_key_pair(), create_new_key_pair()
-    older, newer = (sealed(ours.private_key, [THERE]) for _ in range(2))
+    older, newer = (sign_peer_record(ours.private_key, [THERE]) for _ in range(2))
     bad = [
         RegisterRequest("a", os.urandom(80)),
         RegisterRequest("a", b""),
-        RegisterRequest("a", sealed(others.private_key, [THERE])),
-        RegisterRequest("a", sealed(ours.private_key, [])),
+        RegisterRequest("a", sign_peer_record(others.private_key, [THERE])),
+        RegisterRequest("a", sign_peer_record(ours.private_key, [])),
         RegisterRequest("", newer),
         RegisterRequest("a", newer, 0),
         RegisterRequest("a", newer, -5),
@@ -246,22 +246,24 @@ async def test_an_invalid_registration_is_refused_with_its_status(
 
 def test_lies_in_an_answer_spoil_only_themselves() -> None:
     honest = create_new_key_pair()
-    forged = bytearray(sealed(honest.private_key, [THERE]))
+    forged = bytearray(sign_peer_record(honest.private_key, [THERE]))
     forged[-1] ^= 1
     lies = [b"", os.urandom(40), b"\0" * 5_000, bytes(forged)]
     infos = [(b"", b""), (b"x", b"\xff"), (b"\0" * 5_000, b"\x04\x7f"), (b"1", os.urandom(40))]
     lies += [PeerInfo(id=peer, addrs=[there] * 100).SerializeToString() for peer, there in infos]
     older = identity("older").peer
     bare = PeerInfo(id=ID.from_string(older).to_bytes(), addrs=[THERE.to_bytes()] * 100)
-    signed = sealed(honest.private_key, [THERE] * 20)
+    signed = sign_peer_record(honest.private_key, [THERE] * 20)
     rows = [RegisterRequest("a", record) for record in [*lies, bare.SerializeToString(), signed]]
-    told = told_by(DiscoverAnswer(0, tuple(rows)))
-    assert [a for a in told if claim_in(a, loopback=False)] == [
+    told = addresses_in_answer(DiscoverAnswer(0, tuple(rows)))
+    assert [a for a in told if claimed_peer(a, loopback=False)] == [
         f"{THERE}/p2p/{peer}"
         for peer in (older, ID.from_pubkey(honest.public_key))
         for _ in range(MAX_CLAIMED)
     ]
-    assert told_by(DiscoverAnswer(0, (*rows, *[RegisterRequest("a", b"")] * 100))) == told
+    assert (
+        addresses_in_answer(DiscoverAnswer(0, (*rows, *[RegisterRequest("a", b"")] * 100))) == told
+    )
 
 
 async def test_a_node_that_is_no_point_is_passed_over(seat: Seating) -> None:
@@ -394,7 +396,7 @@ def test_a_rendezvous_name_reveals_neither_the_name_of_the_mesh_nor_its_key() ->
 
 
 def goings(connected: int, *, seconds: int) -> list[int]:
-    rounds, gone = Rounds(rng=random.Random(1)), []
+    rounds, gone = VisitSchedule(rng=random.Random(1)), []
     for now in range(seconds):
         if rounds.due(connected, float(now)):
             rounds.done(float(now))
@@ -417,7 +419,7 @@ def test_a_node_with_company_goes_only_to_renew_its_registration() -> None:
 
 
 def test_a_node_that_loses_its_company_asks_soon() -> None:
-    rounds = Rounds(rng=random.Random(1))
+    rounds = VisitSchedule(rng=random.Random(1))
     for _ in range(10):
         rounds.done(0.0)
     assert not rounds.due(5, 300.0)

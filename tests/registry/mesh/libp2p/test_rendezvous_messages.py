@@ -30,12 +30,12 @@ from registry.mesh.libp2p.rendezvous_messages import (
     RendezvousRequest,
     RendezvousStatus,
     UnregisterRequest,
-    answer_in,
-    claim_of,
-    request_in,
-    sealed,
+    decode_answer,
+    decode_request,
+    encode_message,
+    sign_peer_record,
     unsigned_claim_of,
-    written,
+    verify_claim,
 )
 
 THERE = Multiaddr("/ip4/192.0.2.7/tcp/6101")
@@ -53,8 +53,10 @@ def signed(pair: KeyPair, record: PeerRecord) -> bytes:
 def test_messages_are_written_as_the_specification_has_them() -> None:
     # Zeros are written too: other implementations tell a status of 0 from none.
     registering = b"\x08\x00\x12\x0a\x0a\x01a\x12\x03xyz\x18\x05"
-    assert written(RegisterRequest("a", b"xyz", 5)) == registering
-    assert written(RegisterAnswer(RendezvousStatus.OK)) == b"\x08\x01\x1a\x04\x08\x00\x18\x00"
+    assert encode_message(RegisterRequest("a", b"xyz", 5)) == registering
+    assert (
+        encode_message(RegisterAnswer(RendezvousStatus.OK)) == b"\x08\x01\x1a\x04\x08\x00\x18\x00"
+    )
 
 
 names, numbers = st.text(max_size=9), st.integers(-(2**63), 2**63 - 1)
@@ -69,14 +71,14 @@ answers = st.builds(RegisterAnswer, numbers, numbers) | st.builds(
 def test_messages_are_read_back_as_they_were_written(
     request_: RendezvousRequest, answer: RendezvousAnswer
 ) -> None:
-    assert request_in(written(request_)) == request_
-    assert answer_in(written(answer)) == answer
+    assert decode_request(encode_message(request_)) == request_
+    assert decode_answer(encode_message(answer)) == answer
 
 
 @given(rows)
 def test_the_librarys_reader_of_older_messages_agrees(row: RegisterRequest) -> None:
     peer = rendezvous_pb2.Message.PeerInfo(id=b"p", addrs=[b"q"]).SerializeToString()
-    body = written(RegisterRequest(row.name, peer, row.seconds))
+    body = encode_message(RegisterRequest(row.name, peer, row.seconds))
     read = rendezvous_pb2.Message.FromString(body).register
     assert (read.ns, read.ttl) == (row.name, row.seconds or 0)
     assert (read.peer.id, *read.peer.addrs) == (b"p", b"q")
@@ -84,7 +86,9 @@ def test_the_librarys_reader_of_older_messages_agrees(row: RegisterRequest) -> N
 
 def test_fields_of_newer_versions_are_passed_over() -> None:
     newer = b"\x79" + bytes(8) + b"\x7d" + bytes(4) + b"\x82\x01\x02hi\xf8\x01\x07"
-    assert request_in(newer + written(UnregisterRequest("a")) + newer) == UnregisterRequest("a")
+    assert decode_request(
+        newer + encode_message(UnregisterRequest("a")) + newer
+    ) == UnregisterRequest("a")
 
 
 @given(st.binary(max_size=60))
@@ -93,7 +97,7 @@ def test_fields_of_newer_versions_are_passed_over() -> None:
 @example(b"\x12\x0a\x0a")
 @example(b"\x12\x03\x0a\x01\xff")
 def test_garbage_is_read_or_refused_with_a_value_error(garbage: bytes) -> None:
-    for read in (request_in, answer_in):
+    for read in (decode_request, decode_answer):
         with suppress(ValueError):
             read(garbage)
 
@@ -101,11 +105,11 @@ def test_garbage_is_read_or_refused_with_a_value_error(garbage: bytes) -> None:
 def test_the_fullest_answer_fits_one_message() -> None:
     row = RegisterRequest("x" * MAX_NAME_BYTES, bytes(MAX_RECORD_BYTES), LONGEST_SECONDS)
     fullest = DiscoverAnswer(RendezvousStatus.OK, (row,) * MAX_TOLD)
-    assert len(written(fullest)) < MAX_MESSAGE_BYTES
+    assert len(encode_message(fullest)) < MAX_MESSAGE_BYTES
 
 
 def test_a_sealed_record_names_its_peer_and_the_later_one_has_the_greater_sequence() -> None:
-    one, two = (claim_of(sealed(OURS.private_key, [THERE])) for _ in range(2))
+    one, two = (verify_claim(sign_peer_record(OURS.private_key, [THERE])) for _ in range(2))
     assert one == PeerClaim(peer_of(OURS).to_bytes(), one.sequence, (THERE.to_bytes(),))
     assert two.sequence > one.sequence
 
@@ -113,13 +117,13 @@ def test_a_sealed_record_names_its_peer_and_the_later_one_has_the_greater_sequen
 def test_a_record_that_its_own_peer_has_not_signed_is_refused() -> None:
     about_us = PeerRecord(peer_of(OURS), [THERE])
     with pytest.raises(ValueError, match="another peer"):
-        claim_of(signed(OTHERS, about_us))
-    honest = sealed(OURS.private_key, [THERE])
+        verify_claim(signed(OTHERS, about_us))
+    honest = sign_peer_record(OURS.private_key, [THERE])
     for place in (40, len(honest) // 2, len(honest) - 1):
         changed = bytearray(honest)
         changed[place] ^= 1
         with pytest.raises(ValueError, match=r"."):
-            claim_of(bytes(changed))
+            verify_claim(bytes(changed))
 
 
 def test_what_was_signed_for_another_purpose_is_no_record() -> None:
@@ -128,14 +132,14 @@ def test_what_was_signed_for_another_purpose_is_no_record() -> None:
         signature = OURS.private_key.sign(make_unsigned(domain, kind, payload))
         envelope = Envelope(OURS.public_key, kind, payload, signature)
         with pytest.raises(ValueError, match=r"."):
-            claim_of(envelope.marshal_envelope())
+            verify_claim(envelope.marshal_envelope())
 
 
 def test_a_record_is_bounded() -> None:
-    many = sealed(OURS.private_key, [THERE] * 200)
+    many = sign_peer_record(OURS.private_key, [THERE] * 200)
     assert len(many) > MAX_RECORD_BYTES
     with pytest.raises(ValueError, match="size"):
-        claim_of(many)
+        verify_claim(many)
 
 
 @given(st.binary(max_size=300))
@@ -146,7 +150,7 @@ def test_a_record_is_bounded() -> None:
 @example(b"\x0a\x04\x08\x01\x12\x00")
 def test_garbage_is_never_read_as_a_record(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        claim_of(garbage)
+        verify_claim(garbage)
 
 
 def test_the_bare_addresses_of_an_older_point_are_read_and_a_record_is_never_taken_for_them() -> (

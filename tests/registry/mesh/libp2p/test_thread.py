@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from registry.errors import MeshDown
-from registry.mesh.libp2p.thread import TrioThread, VisitFailed
+from registry.mesh.libp2p.thread import AsyncioCallFailed, TrioThread
 from tests.registry.mesh.worlds import until
 
 
@@ -95,7 +95,7 @@ async def test_a_visit_from_trio_to_asyncio_returns_raises_and_is_cancelled() ->
             await runs.thread.visit(linger)
 
     assert await runs.thread.call(runs.thread.visit, greet, "you") == "hello you"
-    with pytest.raises(VisitFailed):
+    with pytest.raises(AsyncioCallFailed):
         await runs.thread.call(runs.thread.visit, fail)
     await runs.thread.call(visit_briefly)
     async with asyncio.timeout(5):

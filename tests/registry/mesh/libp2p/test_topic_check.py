@@ -6,8 +6,8 @@ import trio
 from trio.testing import MockClock
 
 from registry.mesh import Origin
-from registry.mesh.discovered import Strangers
-from registry.mesh.libp2p.connections import CALLER_SECONDS, PROOF_SECONDS, Introductions
+from registry.mesh.discovered import DiscoveredPeers
+from registry.mesh.libp2p.connections import CALLER_SECONDS, PROOF_SECONDS, Introducer
 from registry.mesh.libp2p.eviction import InboundPeer
 from registry.records import PeerId
 from tests.registry.mesh.worlds import identity
@@ -24,8 +24,8 @@ class Room:
         self.dismissed: list[PeerId] = []
         self.changes = 0
         self.inbound: list[InboundPeer] = []
-        self.introductions = Introductions(
-            Strangers(identity("own").peer, loopback=False, rng=random.Random(1)),
+        self.introductions = Introducer(
+            DiscoveredPeers(identity("own").peer, loopback=False, rng=random.Random(1)),
             self,
             self,
             changed=self._changed,
@@ -54,7 +54,7 @@ def test_a_stranger_of_another_mesh_is_let_go_and_left_alone_for_a_while() -> No
     async def main() -> None:
         room = Room(speaks_at=float("inf"))
         began = trio.current_time()
-        await room.introductions.prove(PEER)
+        await room.introductions.require_subscription(PEER)
         assert trio.current_time() - began == PROOF_SECONDS
         assert room.dismissed == [PEER]
         assert room.introductions.addresses() == ()
@@ -71,7 +71,7 @@ def test_a_stranger_of_another_mesh_is_let_go_and_left_alone_for_a_while() -> No
 def test_a_stranger_that_speaks_our_topic_stays() -> None:
     async def main() -> None:
         room = Room(speaks_at=trio.current_time() + 3.0)
-        await room.introductions.prove(PEER)
+        await room.introductions.require_subscription(PEER)
         assert room.dismissed == []
         assert room.introductions.addresses() == (ADDRESS,)
         assert room.introductions.origin(PEER) is Origin.MDNS

@@ -5,7 +5,12 @@ from math import inf, nan
 import pytest
 
 from router.canonical import tokenize
-from router.dialects.localai_grpc.exchange import answer_of, estimated, finite, unheard
+from router.dialects.localai_grpc.exchange import (
+    backend_answer,
+    estimate_usage,
+    finite,
+    ignored_parameters,
+)
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
 from router.peers.headers import DROPPED
@@ -13,19 +18,23 @@ from tests.router.world import whole
 
 
 async def test_an_answer_has_its_length_and_names_the_fields_without_effect() -> None:
-    answer = answer_of(b"{}", unheard=["a", "b"])
+    answer = backend_answer(b"{}", unheard=["a", "b"])
     assert (answer.length, await whole(answer)) == (2, b"{}")
     assert answer.headers == {DROPPED: "a, b"}
-    assert answer_of(b"{}").headers == {}
+    assert backend_answer(b"{}").headers == {}
 
 
 def test_fields_without_effect_are_those_given_but_not_supported_or_not_read() -> None:
     asked = tokenize.Tokenize("x", None, {"own": 1, "no name": 2})
-    assert unheard(asked, z=True, speed=0.5, prompt="", temperature=None) == ["speed", "z", "own"]
+    assert ignored_parameters(asked, z=True, speed=0.5, prompt="", temperature=None) == [
+        "speed",
+        "z",
+        "own",
+    ]
 
 
 def test_tokens_are_estimated_from_bytes() -> None:
-    assert estimated("abcd", "é") == Usage(2, 0, estimated=True)
+    assert estimate_usage("abcd", "é") == Usage(2, 0, estimated=True)
 
 
 @pytest.mark.parametrize("number", [nan, inf, -inf])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from router.dialects import Dialect
-from router.dialects.localai_grpc.request_mapping import LLAMA_CPP_NAMES, llama_cpp_words
+from router.dialects.localai_grpc.request_mapping import LLAMA_CPP_NAMES, llama_cpp_fields
 from router.dialects.localai_grpc.texts import MAPPING
 from router.errors import WorkerRejected, WorkerUnable
 from router.requests import Kind
@@ -25,11 +25,11 @@ SAID = {
 
 def test_each_parameter_is_sent_under_the_name_that_backends_use() -> None:
     assert set(SAID) == LLAMA_CPP_NAMES
-    assert llama_cpp_words(SAID) == {
+    assert llama_cpp_fields(SAID) == {
         "Grammar": 'root ::= "yes" | "no"', "IgnoreEOS": True, "Mirostat": 2, "MirostatETA": 0.25, "MirostatTAU": 5.0,
         "NKeep": -1, "Repeat": 32,
     }  # fmt: skip
-    assert llama_cpp_words({"x": 1}) == {}
+    assert llama_cpp_fields({"x": 1}) == {}
 
 
 @pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from router.dialects.localai_grpc.files import MAX_MADE_BYTES, Folder, folder, sweep
+from router.dialects.localai_grpc.files import (
+    MAX_MADE_BYTES,
+    Folder,
+    remove_stale_folders,
+    shared_folder,
+)
 from router.errors import (
     WorkerFailed,
 )
@@ -33,14 +38,14 @@ def make(shared: Folder, name: str, size: int) -> None:
 
 class TestAFolder:
     async def test_gives_back_plain_files_only(self, tmp_path: Path) -> None:
-        async with folder() as shared:
+        async with shared_folder() as shared:
             make_traps(shared, tmp_path / "secret")
             for name in ("link", "folder", "empty", "missing", "pipe"):
                 with pytest.raises(WorkerFailed):
                     await shared.take(name)
 
     async def test_gives_back_files_up_to_a_total_size(self) -> None:
-        async with folder() as shared:
+        async with shared_folder() as shared:
             for name, size in (("a", MAX_MADE_BYTES - 1), ("b", 1), ("c", 1)):
                 make(shared, name, size)
             assert len(await shared.take("a")) == MAX_MADE_BYTES - 1
@@ -49,7 +54,7 @@ class TestAFolder:
                 await shared.take("c")
 
     async def test_takes_a_name_once(self) -> None:
-        async with folder() as shared:
+        async with shared_folder() as shared:
             await shared.put("a", b"1")
             with pytest.raises(WorkerFailed, match="no file can be passed"):
                 await shared.put("a", b"2")
@@ -59,18 +64,18 @@ class TestAFolder:
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
         with pytest.raises(WorkerFailed, match="no file can be passed"):
-            async with folder():
+            async with shared_folder():
                 pass
 
     async def test_of_a_killed_process_is_removed_and_one_in_use_is_kept(
         self, shared: Path
     ) -> None:
-        async with folder() as used:
+        async with shared_folder() as used:
             abandoned = abandon(shared)
-            sweep()
+            remove_stale_folders()
             assert not any(path == abandoned for path, _ in left(shared))
             await used.put("a", b"1")
-            sweep()
+            remove_stale_folders()
             assert await used.take("a") == b"1"
 
 
@@ -79,9 +84,9 @@ def abandon(shared: Path) -> Path:
     script = f"""
 import asyncio, os, tempfile
 tempfile.tempdir = {str(shared)!r}
-from router.dialects.localai_grpc.files import folder
+from router.dialects.localai_grpc.files import shared_folder
 async def main():
-    async with folder() as made:
+    async with shared_folder() as made:
         path = await made.put("recording", b"secret")
         print(os.path.dirname(path), flush=True)
         os._exit(9)

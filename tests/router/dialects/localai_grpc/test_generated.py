@@ -86,7 +86,7 @@ async def test_a_backend_whose_caller_left_is_free_once_it_reports_healthy(
         dialect = create(ours)
         async with dialect.answer(chat(stream=True), candidate) as answer:
             assert answer.first
-        assert ours.lingering.keeps(candidate.service, slots)
+        assert ours.lingering.keep_slot(candidate.service, slots)
         await asyncio.wait_for(slots.released.wait(), 10)
 
 

@@ -21,7 +21,7 @@ from router.errors import (
 )
 from router.openai.usage import TEXT
 from router.requests import MODEL_KINDS, Kind
-from router.worker_metrics import Figure, TellsLoad
+from router.worker_metrics import Figure, LoadReporting
 from router.workers import Worker
 from tests.router.dialects.localai_grpc.asks import ASKED, EVERY, MADE, ask, left
 from tests.router.world import QUICK, links, own, until
@@ -125,7 +125,7 @@ class TestFigures:
     async def test_are_those_of_the_last_answer(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
-        assert isinstance(dialect, TellsLoad)
+        assert isinstance(dialect, LoadReporting)
         assert await dialect.figures(registered(worker)) == {
             Figure.SPEED: 12.5,
             Figure.READ: 0,
@@ -136,13 +136,13 @@ class TestFigures:
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         worker.fail(lacks=frozenset({"GetMetrics"}))
-        assert isinstance(dialect, TellsLoad)
+        assert isinstance(dialect, LoadReporting)
         assert await dialect.figures(registered(worker)) is None
 
     async def test_of_a_backend_that_is_busy_or_away_are_empty(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
-        assert isinstance(dialect, TellsLoad)
+        assert isinstance(dialect, LoadReporting)
         worker.fail(hang=True)
         async with asyncio.TaskGroup() as tasks:
             job = tasks.create_task(ask(dialect, worker, Kind.EMBEDDING))

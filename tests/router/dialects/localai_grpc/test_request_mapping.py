@@ -65,8 +65,8 @@ def test_any_request_is_mapped_or_refused(data: st.DataObject, kind: Kind) -> No
         asked, mapped = MAPPING.read(chat(kind=kind, body=body), worker())
         for said in mapped.bodies:
             assert PREDICT(**said).ByteSize() > 0
-            if request_mapping.templated(said):
-                _, ours = request_mapping.rendered_here(asked, said, "plain")
+            if request_mapping.uses_own_template(said):
+                _, ours = request_mapping.render_chat(asked, said, "plain")
                 assert PREDICT(**ours).Prompt
 
 

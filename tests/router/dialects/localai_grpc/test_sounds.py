@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.dialects import Dialect
-from router.dialects.localai_grpc.media import unit_of, voice_of
+from router.dialects.localai_grpc.media import time_unit, voice_of
 from router.errors import (
     WorkerFailed,
     WorkerUnable,
@@ -129,4 +129,4 @@ async def test_data_that_is_not_sound_in_the_requested_format_is_a_failure(
     [(0, 0), (7, 7), (999, 999), (7_000, 7), (36_000_000, 36_000), (700_000_000, 0.7), (36 * 10**12, 36_000)],
 )  # fmt: skip
 def test_the_unit_of_times_is_guessed_from_their_size(end: int, seconds: float) -> None:
-    assert end * unit_of(end) == pytest.approx(seconds)
+    assert end * time_unit(end) == pytest.approx(seconds)

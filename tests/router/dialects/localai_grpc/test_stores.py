@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canonical.retrieval import bytes_of, text_of
+from router.canonical.retrieval import decode_value, encode_value
 from router.dialects import Dialect
 from router.dialects.localai_grpc import vectors
 from router.dialects.localai_grpc.backend import METHODS
@@ -39,14 +39,14 @@ async def test_a_store_keeps_finds_and_forgets(dialect: Dialect, worker: LocalAI
     st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode(errors="replace"))
 )
 def test_any_bytes_of_a_value_are_returned_unchanged(value: bytes) -> None:
-    assert bytes_of(text_of(value)) == value
-    orjson.dumps(text_of(value))
+    assert decode_value(encode_value(value)) == value
+    orjson.dumps(encode_value(value))
 
 
 @given(st.text(max_size=30) | st.binary(max_size=9).map(lambda b: URI + b64encode(b).decode()))
 def test_any_text_of_a_value_is_returned_unchanged(text: str) -> None:
     text = text.encode(errors="replace").decode()
-    assert text_of(bytes_of(text)) == text
+    assert encode_value(decode_value(text)) == text
 
 
 @pytest.mark.parametrize(

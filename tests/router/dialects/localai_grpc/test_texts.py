@@ -14,7 +14,7 @@ from router.answer import Answer, Route
 from router.canonical.text import read
 from router.dialects import Dialect
 from router.dialects.localai_grpc import ENDPOINTS, create, reply_parser
-from router.dialects.localai_grpc.model_load import options
+from router.dialects.localai_grpc.model_load import model_options
 from router.dialects.localai_grpc.request_mapping import COMPLETION_TOKENS
 from router.dialects.localai_grpc.texts import MAPPING
 from router.errors import (
@@ -425,7 +425,7 @@ def test_flash_attention_is_encoded_for_old_servers_and_for_new_ones() -> None:
         ('"auto"', True, b"auto"),
     ):
         worker = replace(candidate.worker, load=f'{{"FlashAttention":{load}}}')
-        said = options(worker).SerializeToString()
+        said = model_options(worker).SerializeToString()
         assert methods_of(LOCALAI)["LoadModel"].asked.FromString(said).FlashAttention is old
         assert bytes([0xC2, 0x03, len(new)]) + new in said
 

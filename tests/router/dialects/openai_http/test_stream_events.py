@@ -11,9 +11,9 @@ import pytest
 from router.answer import Answer
 from router.dialects import Dialect
 from router.dialects.openai_http import create
-from router.dialects.openai_http.stream_events import at_once
+from router.dialects.openai_http.stream_events import stream_from_answer
 from router.errors import WorkerFailed
-from router.openai.text_parser import Heard, Stream, whole
+from router.openai.text_parser import Heard, TextStreamParser, parse_answer
 from router.openai.usage import Usage
 from router.requests import Kind
 from tests.router.world import chat, links, own
@@ -73,7 +73,7 @@ async def ask(
 
 
 def events(stream: bytes) -> list[Heard]:
-    ear = Stream(max_event_bytes=len(stream))
+    ear = TextStreamParser(max_event_bytes=len(stream))
     heard = [*ear.take(stream), *ear.finish()]
     assert ear.ended
     return heard
@@ -165,16 +165,16 @@ async def test_an_answer_in_one_piece_becomes_the_stream_that_was_requested(
     # Its usage is counted as it passes.
     assert (answer.streamed, answer.length, answer.usage) == (True, len(body), None)
     assert b'"object":"chat.completion.chunk"' in body
-    assert set(events(body)) == set(whole(Kind.CHAT, orjson.dumps(CHAT)))
+    assert set(events(body)) == set(parse_answer(Kind.CHAT, orjson.dumps(CHAT)))
 
 
 @pytest.mark.parametrize(("kind", "said"), [(Kind.CHAT, CALLS), (Kind.COMPLETION, COMPLETION)])
 def test_a_stream_says_all_that_the_answer_says(kind: Kind, said: dict[str, object]) -> None:
     body = orjson.dumps(said)
-    assert events(at_once(kind, body)) == whole(kind, body)
+    assert events(stream_from_answer(kind, body)) == parse_answer(kind, body)
 
 
 @pytest.mark.parametrize("said", [b"[]", b"{}", b'{"choices":[]}', b'{"choices":[{"text":"hi"}]}'])
 def test_an_answer_that_is_no_chat_is_a_failure(said: bytes) -> None:
     with pytest.raises(WorkerFailed):
-        at_once(Kind.CHAT, said)
+        stream_from_answer(Kind.CHAT, said)

@@ -1,4 +1,4 @@
-"""Desk of a router: starts attempts, the first at once if it need not wait, and watches each until its first byte."""
+"""Runner of a router's attempts: sends the first at once if it need not wait, and watches each until its first byte."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -7,24 +7,24 @@ from typing import cast
 from registry.clock import Clock
 from registry.members.liveness import Presence
 from router.answer import Answer
-from router.attempt import Attempt, AttemptDesk
+from router.attempt import Attempt, AttemptContext
 from router.choice import Chooser
 from router.dialects import Dialect, Starter
 from router.errors import WorkerFailed, WorkerUnreachable
-from router.first_byte_timeout import Waits
+from router.first_byte_timeout import FirstByteWaits
 from router.ledger import Ledger
 from router.outcome import Outcome
 from router.requests import Request
 from router.select.policy import Policy
-from router.select.weights import patience
+from router.select.weights import longest_useful_wait
 from router.settings import RouterSettings
 from router.shared_slots import needs_slot
 from router.slot_discovery import SlotDiscovery
 from router.world import World
 
 
-class Desk(AttemptDesk):
-    """The `AttemptDesk` of a router."""
+class AttemptRunner(AttemptContext):
+    """The `AttemptContext` of a router."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Desk(AttemptDesk):
         *,
         world: World,
         dialects: Mapping[str, Dialect],
-        waits: Waits,
+        waits: FirstByteWaits,
         discovery: SlotDiscovery,
     ) -> None:
         super().__init__(ledger, now)
@@ -51,7 +51,7 @@ class Desk(AttemptDesk):
         worker = attempt.candidate.worker
         if worker is None or attempt.occupancy.count <= 1 or not self._discovery.is_due(worker):
             return
-        if self.ledger.learns(worker):
+        if self.ledger.should_learn_limit(worker):
             self._discovery.ask(worker)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
@@ -60,7 +60,7 @@ class Desk(AttemptDesk):
         dialect = self.dialects.get(candidate.dialect)
         if dialect is None:
             raise WorkerFailed(f"this node has no dialect called {candidate.dialect!r}")
-        asked = as_asked(attempt)
+        asked = request_for_candidate(attempt)
         if attempt.reply is None:
             self.discover_slots(attempt)
             answer = dialect.answer(asked, candidate)
@@ -72,14 +72,14 @@ class Desk(AttemptDesk):
         return self._waits.watch(candidate, others, answer, elsewhere=not attempt.request.waits)
 
 
-def as_asked(attempt: Attempt) -> Request:
+def request_for_candidate(attempt: Attempt) -> Request:
     """Return the request as its candidate gets it: if there are others, with how long it may wait there."""
     request, candidate, others = attempt.request, attempt.candidate, attempt.others
     waits, patient, holds, passed = request.waits, request.patience, request.holds, request.passed
     if request.trace is not None and attempt.trace is not None:
-        passed = request.trace.onward(passed, attempt.trace)
+        passed = request.trace.outgoing_headers(passed, attempt.trace)
     if others and not candidate.worker:
-        waits, patient = False, patience(request, candidate, others)
+        waits, patient = False, longest_useful_wait(request, candidate, others)
     elif attempt.number > 1 and holds:
         # It has other candidates to go to; this node finds the one that is ready first.
         holds = False
@@ -105,38 +105,38 @@ class FirstAttempts:
     """Starts first attempts."""
 
     def __init__(
-        self, desk: Desk, chooser: Chooser, policy: Policy, settings: RouterSettings
+        self, runner: AttemptRunner, chooser: Chooser, policy: Policy, settings: RouterSettings
     ) -> None:
-        self._desk = desk
+        self._runner = runner
         self._chooser = chooser
         self._policy = policy
         self._second_attempts = settings.attempts > 1
         self._max_answer_bytes = settings.max_answer_bytes
-        self._starters = _Starters(desk.dialects)
+        self._starters = _Starters(runner.dialects)
 
     def start(self, request: Request) -> Attempt | None:
         """Choose a candidate, and send the request now if that is possible; see `Router.start`."""
-        ordered = self._chooser.at_once(request)
+        ordered = self._chooser.choose_now(request)
         if ordered is None:
             return None
-        desk, candidate = self._desk, ordered[0]
+        runner, candidate = self._runner, ordered[0]
         # The process that lends slots has to be asked for one.
-        if desk.ledger.borrowed is not None and needs_slot(candidate):
+        if runner.ledger.borrowed_slots is not None and needs_slot(candidate):
             return None
         self._policy.begun(request)
         others = ordered[1:] if self._second_attempts else ()
-        attempt = Attempt(desk, request, candidate, number=1, others=others, holds_slot=False)
+        attempt = Attempt(runner, request, candidate, number=1, others=others, holds_slot=False)
         starter, asked = self._starters[candidate.dialect], request
         if others or attempt.trace is not None:
-            asked = as_asked(attempt)
+            asked = request_for_candidate(attempt)
         call = None if starter is None else starter.prepare(asked, candidate)
-        connection = None if call is None else call.place.idle()
+        connection = None if call is None else call.place.take_idle()
         # Booked at once, so that the next choice counts this attempt.
         attempt.begin()
-        desk.ledger.asked(attempt.began)
+        runner.ledger.asked(attempt.began)
         if call is not None and connection is not None:
             if candidate.in_flight:
-                desk.discover_slots(attempt)
+                runner.discover_slots(attempt)
             attempt.reply = connection.begin(call.head, call.body, call.place.batch)
         return attempt
 
