@@ -109,7 +109,7 @@ class RecordsRefused:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Probe this node: perform the steps of `Membership.probe_round`, then call `Membership.end_probe`."""
+    """Probe this node: perform the steps of `Membership.round`, then call `Membership.ended`."""
 
     node: PeerId
 

@@ -48,7 +48,7 @@ class Recording:
     )
 
     def __init__(self, signs: tuple[bytes, ...] = ()) -> None:
-        """Start with nothing. `record_similar` leaves events that contain one of these byte strings."""
+        """Start with nothing. `take` leaves events that contain one of these byte strings."""
         self._signs = signs
         self._begin = self._end = b""
         """How events begin and end, once that is known."""
@@ -128,7 +128,7 @@ class Recording:
 
     @property
     def newest(self) -> bytes:
-        """The last few pieces of those that `record` took."""
+        """The last few pieces of those that `add` took."""
         return b"".join(self._newest)
 
     def whole(self) -> bytes | None:

@@ -73,7 +73,7 @@ class BorrowedSlots:
         return holds_slot
 
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
-        """Wait for a slot as `SlotWaits.wait_for_slot` does."""
+        """Wait for a slot as `SlotWaits.turn` does."""
         service = await self._lender.turn(request, [candidate.service for candidate in full])
         self._count_granted(service)
         return service
@@ -108,7 +108,7 @@ class LentSlots:
         return self.lend(services, background=request.background)
 
     def lend(self, services: Sequence[Service], *, background: bool) -> Service | None:
-        """Do what `take_slot` does, which needs no waiting here."""
+        """Do what `take` does, which needs no waiting here."""
         for service in services:
             worker = self._worker(service)
             if worker is None:

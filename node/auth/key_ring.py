@@ -255,7 +255,7 @@ class KeyRing:
         rows = [Put(Space.KEYS, n, key.model_dump_json().encode()) for n, key in changed.items()]
         gone = (Delete(Space.KEYS, name) for name in over)
         await self._store.write(*rows, *gone, Put(Space.MARKS, _MARK, mark))
-        # In a shared store another node may have changed other keys meanwhile: the next `sync` compares the mark again.
+        # In a shared store another node may have changed other keys meanwhile: the next `look` compares the mark again.
         if not self._store.shared:
             self._mark = mark
         kept = (key for key in self.keys if key.name not in changed and key.name not in over)

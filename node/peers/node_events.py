@@ -53,7 +53,7 @@ class NodeEvents:
         self.count = 0
         """How many there were since the start."""
         self.changes = 0
-        """Number of calls of `note_changed`; a display compares it to see whether anything is new."""
+        """Number of calls of `changed`; a display compares it to see whether anything is new."""
 
     def changed(self, nodes: Iterable[PeerId]) -> None:
         """Note that the records or presences of nodes changed."""

@@ -99,7 +99,7 @@ class Helpers:
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep a helper running at every post until `stop_accepting`."""
+        """Keep a helper running at every post until `retire`."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
                 group.create_task(self._keep_running(post))

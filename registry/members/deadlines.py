@@ -19,7 +19,7 @@ _FOREVER = float("inf")
 
 
 class MemberDeadlines(Mapping[PeerId, MemberHealth]):
-    """One pulse for each node. Times are seconds, as in `Pulse.next_change_at`, whose arguments are passed through."""
+    """One pulse for each node. Times are seconds, as in `MemberHealth.due`, whose arguments are passed through."""
 
     def __init__(self) -> None:
         self._health: dict[PeerId, MemberHealth] = {}

@@ -208,7 +208,7 @@ class Membership:
         return frozenset(changed)
 
     def start_due_probes(self, now: float) -> list[PeerId]:
-        """Begin the probes that are due, and return their nodes; `probe_round` yields the steps, `end_probe` ends a round."""
+        """Begin the probes that are due, and return their nodes; `round` yields the steps, `ended` ends a round."""
         free = ROUNDS - len(self._running)
         due = [n for n, at in self._pending.items() if at <= now and n not in self._running][:free]
         if len(due) < free and (turn := self._next_in_turn()) is not None and turn[1] <= now:

@@ -27,7 +27,7 @@ class Deadlines:
         return _Deadline(self.timers, seconds)
 
     def give_up(self) -> None:
-        """End every wait now with `GivenUp`, except short ones with a timer of their own, which end by themselves."""
+        """End every wait now with `WaitEnded`, except short ones with a timer of their own, which end by themselves."""
         for timed in self.timers.waiting():
             if isinstance(timed, _Deadline):
                 timed.expire(WaitEnded)

@@ -167,7 +167,7 @@ class Reply:
         return self.cut_through.take(data if isinstance(data, bytes) else data.tobytes())
 
     def take(self, piece: bytes) -> None:
-        """Take in bytes of the body; `notify` has to be called after that."""
+        """Take in bytes of the body; `news` has to be called after that."""
         self._pieces.append(piece)
         self.held += len(piece) + _PIECE_COST
 

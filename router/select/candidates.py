@@ -170,7 +170,7 @@ class NameOffers:
     """All replicas that offer a name to requests of one kind, as the catalog and the table of workers alone show.
 
     `has_limit` says that one of this machine's has slots, `same_context` that all have the same context, known or not,
-    and `inputs_known` that the inputs of some replica's model are known.
+    and `inputs` that the inputs of some replica's model are known.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ _EVENT, _NEXT_EVENT = b"data:", b"\ndata:"  # unlike ends, these are not in comm
 class Tally:
     """Counters of one worker: the events that it has streamed so far, and the seconds to its latest first byte.
 
-    `last_foreground_at` is when a request that is not a background request last got a slot or a first byte of it.
+    `asked` is when a request that is not a background request last got a slot or a first byte of it.
     """
 
     __slots__ = ("_marks", "asked", "events", "first", "rate")

@@ -238,7 +238,7 @@ def request_of(
 
     `verbatim` is the same request in the caller's own protocol.
 
-    Raise what `bodies.read` and `via_onward` raise, and what `Principal.check_models` raises for a model that is not allowed.
+    Raise what `bodies.read` and `extended_via` raise, and what `Principal.ask` raises for a model that is not allowed.
     """
     body = orjson.dumps(fields)
     asked = bodies.read(body, "application/json")

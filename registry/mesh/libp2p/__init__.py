@@ -37,7 +37,7 @@ class Delegate(Protocol):
         """Take in our own dialable addresses, which have changed."""
 
     async def answer(self, asker: PeerId, question: bytes) -> bytes:
-        """Answer a peer's question; raise `VisitFailed` when there is no answer."""
+        """Answer a peer's question; raise `AsyncioCallFailed` when there is no answer."""
 
     async def serve(self, pipe: Pipe) -> None:
-        """Serve a pipe that a peer opened; raise `VisitFailed` when that fails."""
+        """Serve a pipe that a peer opened; raise `AsyncioCallFailed` when that fails."""

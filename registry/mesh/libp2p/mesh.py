@@ -195,7 +195,7 @@ class LibP2PMesh:
         return self._tasks if self.running() else 0
 
     def standing(self) -> int:
-        """Return the number of idle streams on which peers may ask their next question, counted with `task_count`."""
+        """Return the number of idle streams on which peers may ask their next question, counted with `tasks`."""
         return self._standing if self.running() else 0
 
     def _count_tasks(self) -> None:

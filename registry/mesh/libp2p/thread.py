@@ -1,6 +1,6 @@
 """Thread in which trio runs beside asyncio; the two communicate only through this module.
 
-`call` crosses from asyncio to trio, `call_asyncio` from trio to asyncio; cancellation and exceptions cross both ways.
+`call` crosses from asyncio to trio, `visit` from trio to asyncio; cancellation and exceptions cross both ways.
 When the trio run dies, its calls fail with `MeshDown` and it is restarted, after a longer delay each time.
 """
 

@@ -160,7 +160,7 @@ class Backend:
 
 
 class BackendRequest:
-    """One request to a backend; `metadata` is the metadata of its calls, and `abandoned` tells that a call was abandoned."""
+    """One request to a backend; `said` is the metadata of its calls, and `left` tells that a call was abandoned."""
 
     def __init__(self, channels: Channels, loader: ModelLoader, hold: ModelHold) -> None:
         self._channels = channels

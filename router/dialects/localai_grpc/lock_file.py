@@ -38,11 +38,11 @@ class LockFile:
         self._file = -1
 
     def enter(self, *, makes: bool = True) -> bool:
-        """Take the shared lock until `unlock`; return false if another process loads. With `makes` false no file is created."""
+        """Take the shared lock until `leave`; return false if another process loads. With `makes` false no file is created."""
         return self._lock(fcntl.LOCK_SH, os.O_CREAT if makes else 0)
 
     def take(self) -> bool:
-        """Take the exclusive lock until `unlock`; return false if another process holds it."""
+        """Take the exclusive lock until `leave`; return false if another process holds it."""
         return self._lock(fcntl.LOCK_EX, os.O_CREAT)
 
     def leave(self) -> None:

@@ -83,7 +83,7 @@ class _Process:
 
 
 class ModelHold:
-    """A model that stays loaded as long as a request needs it; see `ModelLoader.hold_model`."""
+    """A model that stays loaded as long as a request needs it; see `ModelLoader.held`."""
 
     def __init__(self, process: _Process, worker: Worker, said: Mapping[str, str]) -> None:
         self.worker = worker

@@ -124,7 +124,7 @@ def prepare_call(places: WorkerPools, request: Request, candidate: Candidate) ->
 
 
 class WorkerCall:
-    """One request to a worker, which can be sent several times. `body` is what it gets, unless `send` is given another."""
+    """One request to a worker, which can be sent several times. `body` is what it gets, unless `sent` is given another."""
 
     __slots__ = ("_links", "_name", "_reply", "_request", "_wanted", "_worker", "body")
 
