@@ -25,6 +25,11 @@ TESTS = sorted(
 )
 
 MAX_FILE_LINES = 400
+# Files that may be longer, up to `MAX_LONGER_LINES`, each with the reason.
+MAX_LONGER_LINES = 600
+LONGER = {
+    "node/faces/errors.py": "one tree of errors and one table of them",
+}
 MAX_FUNCTION_LINES = 60
 
 CONTRACTS_OF_IMPORTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
@@ -106,6 +111,14 @@ def imports(path: Path) -> frozenset[str]:
 
 def outside(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports(path)}
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def most_lines(path: Path) -> int:
+    return MAX_LONGER_LINES if relative(path) in LONGER else MAX_FILE_LINES
 
 
 def is_core(path: Path) -> bool:
@@ -191,7 +204,7 @@ def test_no_word_for_people_stands_for_a_program() -> None:
 
 
 def test_a_file_is_short() -> None:
-    assert breaking(lambda path: len(path.read_text().splitlines()) <= MAX_FILE_LINES) == []
+    assert breaking(lambda path: lines(path) <= most_lines(path)) == []
 
 
 def test_a_function_is_short() -> None:
@@ -250,7 +263,8 @@ def test_a_command_is_run_by_a_test() -> None:
 
 
 def test_no_exception_to_a_law_outlives_its_reason() -> None:
-    stale = [name for name in CATCH_ALL if not any(map(catches_all, handlers(ROOT / name)))]
+    stale = [name for name in LONGER if lines(ROOT / name) <= MAX_FILE_LINES]
+    stale += [name for name in CATCH_ALL if not any(map(catches_all, handlers(ROOT / name)))]
     stale += [name for name in OWN_TASKS if not any(tasks_started(ROOT / name))]
     untested = [relative(path) for path in FILES if not has_its_own_test(path)]
     stale += [pattern for pattern in TESTED_AS_A_WHOLE if not filter_names(untested, pattern)]

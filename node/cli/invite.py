@@ -25,7 +25,7 @@ from node.errors import CommandFailed, WrongUsage
 PATH = "/api/v1/grants"
 USUAL_DAYS = 7.0
 MAX_DAYS, MAX_PASSES = 366, 3
-"""Those of `node.faces.v1.grants` and `node.auth.grants`, whose import would slow every --help down; a test compares them."""
+"""Those of `node.faces.v1.keys` and `node.auth.grants`, whose import would slow every --help down; a test compares them."""
 
 _DAY = 86_400
 

@@ -32,7 +32,6 @@ import orjson
 from aiohttp import web
 
 from node.auth import errors as auth_errors
-from node.faces.worker_words import message_in, place_of
 from registry import errors as registry_errors
 from registry.errors import StoreUnavailable
 from router import errors as router_errors
@@ -392,3 +391,30 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
             return Refusal(status, _body(row, message_in(said), param=place_of(place) or None))
         case _:
             return Refusal(status, _body(row, message_in(said) or str(error)))
+
+
+MAX_FAULTS = 16
+"""The most faults of one refusal that are shown, and the most steps in the path of each."""
+
+
+def message_in(said: object, depth: int = 4) -> str:
+    """Return the human-readable message of a worker's refusal in any of the usual shapes; `""` for any other shape."""
+    match said:
+        case str(text):
+            return text.strip()
+        case list(several) if depth:
+            found = (message_in(one, depth - 1) for one in several[:MAX_FAULTS])
+            return "; ".join(text for text in found if text)
+        # FastAPI's shape: each fault names its place in the request.
+        case {"msg": str(text), "loc": place}:
+            return ": ".join(filter(None, (place_of(place), text)))
+        case dict(fields) if depth:
+            named = (fields.get(name) for name in ("error", "message", "detail", "errors", "msg"))
+            return next(filter(None, (message_in(one, depth - 1) for one in named)), "")
+    return ""
+
+
+def place_of(given: object) -> str:
+    """Return the place of a fault as a dotted path, starting below `body`."""
+    steps = [str(step) for step in given[:MAX_FAULTS]] if isinstance(given, list) else []
+    return ".".join(steps[1:] if steps[:1] == ["body"] else steps)

@@ -27,8 +27,7 @@ from aiohttp import web
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Context, UserRoute
 from node.faces.request_ids import ID
-from node.faces.request_reader import json_answer
-from node.faces.streamed_response import StreamedResponse
+from node.faces.request_reader import StreamedResponse, json_answer
 from node.faces.worker_view import abilities
 from registry.catalog import Offer
 from registry.members.liveness import Presence

@@ -1,4 +1,4 @@
-"""Reader of request bodies, and writer of JSON answers. Every length, wait and encoding has a limit."""
+"""Reader of request bodies, and writer of JSON and streamed answers. Every length, wait and encoding has a limit."""
 
 import asyncio
 import zlib
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 from aiohttp import HttpVersion11, StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
 from pydantic import BaseModel, ValidationError
 
 from node.config.settings import Settings
@@ -320,3 +321,15 @@ def read_as(shape: type[Shape], given: Mapping[str, object]) -> Shape:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise WrongParameter(f"{place}: {first['msg']}", param=place) from None
+
+
+class StreamedResponse(web.StreamResponse):
+    """An answer that is sent as its bytes arrive. Its headers leave together with the first of them."""
+
+    _send_headers_immediately = False
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Begin the answer. HTTP/1.0 has no chunks: there, closing the connection ends an answer of unknown length."""
+        if self.content_length is None and request.version < HttpVersion11:
+            self.force_close()
+        return await super().prepare(request)

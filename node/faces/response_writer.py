@@ -15,7 +15,7 @@ from aiohttp import web
 from node.faces import Serving
 from node.faces.access_log import Account
 from node.faces.encoder import AnswerForm
-from node.faces.streamed_response import StreamedResponse
+from node.faces.request_reader import StreamedResponse
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.answer import Answer

@@ -25,9 +25,8 @@ from node.config.web import WebSettings
 from node.faces import UserRoute
 from node.faces.peer_access import asking_peer
 from node.faces.request_ids import ID
-from node.faces.request_reader import read_raw
+from node.faces.request_reader import StreamedResponse, read_raw
 from node.faces.response_writer import cut
-from node.faces.streamed_response import StreamedResponse
 from node.faces.v1.receipts import OF_ASKER, PATH
 from node.faces.v1.topology import CONNECTIONS
 from node.heads import fixed_headers

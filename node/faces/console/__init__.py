@@ -1,23 +1,28 @@
 """Console: the page at `/` with which people see their mesh and work with it, and the files that it loads.
 
 The page contains no secret, so it needs no key. It gets what it shows from the API, with the rights of the person who uses it.
-Without JavaScript it shows tables to those who may see them: nodes, connections, models, the last hour.
+Without JavaScript it shows tables to those who may see them: nodes, connections, models, the last hour. Names come from other
+machines, and are escaped.
 """
 
 import gzip
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from node.faces import Context
-from node.faces.console.plain import tables
 from node.faces.errors import UnknownPath
+from node.faces.model_list import live_offers
 from node.faces.request_ids import ID
+from node.faces.v1.network import node_rows
+from registry.records import PeerId
 
 FOLDER = Path(__file__).parent / "static"
 
@@ -115,3 +120,88 @@ def asset_of(content: bytes, content_type: str) -> Asset:
     """Return the asset of a file's content."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     return Asset(content, gzip.compress(content, mtime=0), content_type, etag)
+
+
+MAX_ROWS = 1_000
+"""The most rows of one table; a line below it counts the others."""
+
+Row = tuple[object, ...]
+
+
+def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROWS) -> bytes:
+    """Return the tables as UTF-8, with `most` rows each; `topology` is empty until nodes have reported."""
+    names = {node: signed.record.name for node, signed in context.registry.catalog.held.items()}
+
+    def name_of(node: str) -> str:
+        return names.get(PeerId(node)) or f"{node[:14]}…"
+
+    nodes = [
+        (
+            name_of(row["node"]),
+            row["state"],
+            row["why"],
+            row["connection"],
+            row["agent"],
+            row["models"],
+        )
+        for row in node_rows(context)
+    ]
+    links = [
+        (name_of(link["one"]), name_of(link["other"]), "relayed" if link["relayed"] else "direct")
+        for link in topology.get("links", ())
+    ]
+    models = sorted(
+        (
+            offer.service.project,
+            offer.service.model,
+            offer.service.type.name.lower().replace("_", " "),
+            name_of(offer.node),
+        )
+        for offer in live_offers(context)
+    )
+    history = context.usage_log.history
+    pairs = ((*pair, history.total(*pair)) for pair in history.pairs())
+    last_hour = [
+        (model, name_of(node), total.requests, total.failed, total.refused, total.queued)
+        for model, node, total in pairs
+    ]
+    parts = [
+        *_table(
+            "Nodes", ("Node", "State", "Reason", "Connection", "Version", "Models"), nodes, most
+        ),
+        *_table("Connections", ("Node", "Node", "Route"), links, most, _told(topology, len(nodes))),
+        *_table("Models", ("Project", "Model", "Type", "Node"), models, most),
+        *_table(
+            "Last hour",
+            ("Model", "Node", "Requests", "Failed", "Refused", "Longest queue"),
+            last_hour,
+            most,
+        ),
+    ]
+    # A name may contain a lone surrogate, which UTF-8 cannot encode.
+    return "\n".join(parts).encode(errors="replace")
+
+
+def _told(topology: Mapping[str, Any], nodes: int) -> str:
+    if not topology:
+        return "The other nodes have not reported yet; reload the page."
+    return f"{len(topology['told']):,} of {nodes:,} nodes reported their connections."
+
+
+def _table(
+    title: str, columns: tuple[str, ...], rows: Iterable[Row], most: int, note: str = ""
+) -> Iterable[str]:
+    rows = list(rows)
+    yield f"<section class='pane'><h2>{title}</h2><div class='scroll'><table><thead><tr>"
+    yield from (f"<th scope='col'>{column}</th>" for column in columns)
+    yield "</tr></thead><tbody>"
+    for row in rows[:most]:
+        yield f"<tr>{''.join(f'<td>{escape(str(value))}</td>' for value in row)}</tr>"
+    yield "</tbody></table></div>"
+    if not rows:
+        yield "<p>None.</p>"
+    if len(rows) > most:
+        yield f"<p>And {len(rows) - most:,} more.</p>"
+    if note:
+        yield f"<p>{note}</p>"
+    yield "</section>"

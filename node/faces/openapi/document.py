@@ -16,7 +16,7 @@ from node.auth import errors as auth
 from node.faces import errors
 from node.faces.errors import INNER, TABLE
 from node.faces.openai import LLAMA_STACK
-from node.faces.openapi import models, operators, projects, services
+from node.faces.openapi import models, operators, projects
 from node.faces.openapi.description import (
     TEXT,
     WHOLE,
@@ -41,7 +41,7 @@ is_described = re.compile(
 TABLES: Mapping[str, Mapping[str, OperationDoc]] = MappingProxyType(
     {
         "Models": models.TABLE,
-        "Services": services.TABLE,
+        "Services": models.SERVICES,
         "Operators": operators.TABLE,
         "Projects": projects.TABLE,
     }
@@ -165,7 +165,7 @@ def _operations(method: str, path: str) -> Iterator[tuple[str, str, str, Operati
     also = path.startswith(f"{LLAMA_STACK}/")
     prefix = LLAMA_STACK.removesuffix("/v1") if also else ""
     own = path.removeprefix(prefix)
-    for one in services.paths_under(method, own) or [own]:
+    for one in models.paths_under(method, own) or [own]:
         key = f"{method} {one}"
         tag = next((tag for tag, table in TABLES.items() if key in table), "")
         yield method, prefix + one, ALIASES if also else tag, TABLES[tag][key]

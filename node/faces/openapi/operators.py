@@ -23,7 +23,7 @@ from node.faces.openapi.description import (
     or_null,
     with_note,
 )
-from node.faces.v1 import grants, keys, logs, usage
+from node.faces.v1 import keys, logs, usage
 from registry import errors as registry
 from router import errors as router
 from router.requests import MODEL_KINDS
@@ -262,7 +262,7 @@ TABLE: Mapping[str, OperationDoc] = {
     ),
     "POST /api/v1/grants": OperationDoc(
         "Create an invitation for a user or a node", Allowed.CHANGE,
-        request=grants.WantedGrant, errors=(auth.KeyExists,),
+        request=keys.WantedGrant, errors=(auth.KeyExists,),
         answer=done(
             name=TEXT, expires=_UNIX, invitation=with_note(TEXT, "the invitation; no other response contains it"),
             warnings=list_of(TEXT),

@@ -5,6 +5,7 @@ slashes: the rest of the path is the longest of TGI's paths with which it ends.
 """
 
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import time
@@ -12,6 +13,7 @@ from time import time
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from node import __version__
 from node.auth.principal import ANYBODY, PRINCIPAL
 from node.faces import Serving
 from node.faces.encoder import AnswerForm
@@ -28,13 +30,17 @@ from node.faces.openai import request_of
 from node.faces.request_ids import ID
 from node.faces.request_reader import json_answer, read_fields
 from node.faces.respond import answer
-from node.faces.tgi import chats, encoder, info, request_mapping
+from node.faces.tgi import chats, encoder, request_mapping
+from node.faces.tgi.chats import Forms
 from node.faces.tgi.encoder import Text
-from node.faces.tgi.forms import Forms
-from router.errors import BadRequest, WorkerUnable
+from node.faces.tgi.request_mapping import MAX_BEST_OF, MAX_STOPS
+from registry.records import Load, Service
+from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.openai.body import encode_json
-from router.requests import Kind
+from router.requests import Kind, Request
+from router.select.candidates import Candidate, Reason
 from router.translate.verbatim import TGI, Verbatim
+from router.worker_description import WorkerDescription
 
 PREFIX = "/tgi"
 
@@ -174,16 +180,16 @@ class _TgiCall:
         if not self.model and path in _HEALTH:
             return web.Response()
         self.http.get(PRINCIPAL, ANYBODY).ask(self.model)
-        found = info.served(self.context, self.http[ID], self.model)
+        found = served(self.context, self.http[ID], self.model)
         match path:
             case "health" | "ping":
                 return web.Response() if found.now else _unhealthy(self.model)
             case "metrics":
-                body = info.metrics(self.context, found)
-                return web.Response(body=body, headers={"content-type": info.CONTENT_TYPE})
+                body = metrics(self.context, found)
+                return web.Response(body=body, headers={"content-type": CONTENT_TYPE})
         try:
-            own = await info.told(self.context, found)
-            return json_answer(info.info(self.context, self.model, found, own))
+            own = await told(self.context, found)
+            return json_answer(info(self.context, self.model, found, own))
         except KNOWN as error:
             return encoder.refuse(refusal(error)).response()
 
@@ -236,3 +242,87 @@ def _streams(given: Mapping[str, object]) -> bool:
 def _unhealthy(model: str) -> web.Response:
     said = f"no node serves {model!r} now"
     return encoder.said(Refusal(503, {"error": {"message": said}}), encoder.UNHEALTHY).response()
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_THERE = frozenset({Reason.FULL, Reason.TOLD})
+_NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP, Reason.OTHER_TYPE, Reason.LEFT})
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The replicas of a model: those available now, and all that are known."""
+
+    now: tuple[Candidate, ...]
+    known: tuple[Candidate, ...]
+
+
+def served(context: Serving, id_: str, model: str) -> Served:
+    """Return the replicas that serve completions of a model; busy ones count as available."""
+    request = Request(id_, Kind.COMPLETION, model, b"{}", "application/json")
+    found = context.router.explain(request)
+    busy = [left.candidate for left in found.excluded if left.reason in _THERE]
+    known = [left.candidate for left in found.excluded if left.reason not in _NOT_MEANT]
+    return Served((*found.ordered, *busy), (*found.ordered, *known))
+
+
+async def told(context: Serving, found: Served) -> WorkerDescription:
+    """Return the description of a worker of this machine, an empty one where there is none; other nodes' are in their records."""
+    for candidate in found.known:
+        if candidate.worker is not None:
+            with suppress(WorkerFailed):
+                return await context.router.describe(candidate.worker) or WorkerDescription()
+    return WorkerDescription()
+
+
+def info(
+    context: Serving, name: str, found: Served, own: WorkerDescription
+) -> Mapping[str, object]:
+    """Return TGI's `Info`; `own` is the description of a worker here. Unknown numbers are 0. Raise `UnknownModel`."""
+    if not found.known:
+        raise UnknownModel(name)
+    services: list[Service] = [candidate.service for candidate in found.known]
+    tokens = max(service.context for service in services)
+    limits = own.limits
+    # At least one token is left for the output.
+    read = min(limits.get("max_input_tokens", tokens), max(0, tokens - max(own.output, 1)))
+    return {
+        "model_id": services[0].model,
+        "model_sha": None,
+        "model_pipeline_tag": None,
+        "max_concurrent_requests": max(sum(c.slots for c in found.known), own.slots),
+        "max_best_of": limits.get("max_best_of", MAX_BEST_OF),
+        "max_stop_sequences": min(limits.get("max_stop_sequences", MAX_STOPS), MAX_STOPS),
+        "max_input_tokens": read,
+        "max_total_tokens": tokens,
+        "validation_workers": limits.get("validation_workers", context.settings.node.workers),
+        "max_client_batch_size": limits.get("max_client_batch_size", 1),
+        "router": "modelvine",
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def metrics(context: Serving, found: Served) -> bytes:
+    """Return two of TGI's series, summed over all replicas of a model, as far as their nodes have reported."""
+    loads = [_load(context, candidate) for candidate in found.now]
+    return b"".join(
+        (
+            _gauge("tgi_queue_size", sum(load.queued for load in loads)),
+            _gauge("tgi_batch_current_size", sum(load.in_flight for load in loads)),
+        )
+    )
+
+
+def _load(context: Serving, candidate: Candidate) -> Load:
+    if candidate.worker is not None:
+        return context.loads.load_of(candidate.worker)
+    if candidate.report is not None:
+        return candidate.report.load
+    return Load(in_flight=candidate.in_flight)
+
+
+def _gauge(name: str, value: int) -> bytes:
+    return f"# TYPE {name} gauge\n{name} {value}\n".encode()

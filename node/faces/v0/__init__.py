@@ -3,12 +3,12 @@
 from aiohttp import web
 
 from node.faces import Context, Serving
-from node.faces.v0 import host, peers, projects, run
+from node.faces.v0 import network, projects, run
 
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes for projects and operators; only a node's first process has them."""
-    return [*host.routes(context), *peers.routes(context), *projects.routes(context)]
+    return [*network.routes(context), *projects.routes(context)]
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
@@ -18,4 +18,4 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes for other nodes."""
-    return host.link_routes(context)
+    return network.link_routes(context)

@@ -7,7 +7,6 @@ from node.faces import Context, Serving
 from node.faces.request_reader import json_answer, read_object
 from node.faces.v1 import (
     examination,
-    grants,
     keys,
     live,
     logs,
@@ -27,7 +26,7 @@ def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes for operators; only a node's first process has them."""
     return [
         *examination.routes(context),
-        *grants.routes(context),
+        *keys.grant_routes(context),
         *keys.routes(context),
         *live.routes(context),
         *logs.routes(context),

@@ -1,5 +1,9 @@
-"""`/api/v1/keys`: keys of users, for operators. A key itself is shown only once, in the answer that creates it."""
+"""`/api/v1/keys` and `/api/v1/grants`: keys of users, and invitations for people and nodes, for operators.
 
+Each is shown only once, in the answer that creates it. Grants are listed and revoked among the keys, by name.
+"""
+
+import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -8,10 +12,14 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
+from node.auth import invitation
+from node.auth.grants import Terms
+from node.auth.invitation import Invitation
 from node.auth.keys import MAX_MODEL_LIMITS, NAME, Allowance, ApiKey, ModelLimit
 from node.faces import Context
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import done, read_as, read_object
+from registry.mesh.discovered import only_loopback
 
 MAX_AT_ONCE = 5_000
 """The most keys that one request may create: enough for a whole school."""
@@ -116,3 +124,51 @@ def _allowance(wanted: WantedKey, now: float) -> Allowance:
     if wanted.expires_in:
         said["expires"] = now + wanted.expires_in
     return Allowance(**said)
+
+
+USUAL_SECONDS = 7 * 86_400.0
+MAX_SECONDS = 366 * 86_400.0
+_ONLY_HERE = (
+    "this node can be reached only from this machine, and so can its invitation be used only here: "
+    "start it with --profile lan or wan, and invite again"
+)
+
+
+class WantedGrant(Terms):
+    """A grant to create, valid for `expires_in` seconds. `for_node` requests an invitation that contains the mesh's key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    name: str = ""
+    expires: Annotated[int, Field(ge=0, le=0)] = 0
+    expires_in: Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)] = USUAL_SECONDS
+    for_node: bool = False
+
+
+def grant_routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    idle = context.settings.router.idle_timeout
+
+    async def create(request: web.Request) -> web.Response:
+        context.access.change(request)
+        wanted = _wanted(await read_object(request, idle=idle))
+        said = wanted.model_dump(exclude={"name", "expires_in", "for_node", "key", "holder"})
+        terms = Terms(**said | {"expires": int(time.time() + wanted.expires_in)})
+        name = wanted.name or f"guest-{secrets.token_hex(3)}"
+        grant = await context.keys.grant(name, terms)
+        await context.audited(request, "invite", name)
+        key = context.swarm_key if wanted.for_node else ""
+        addresses = context.registry.own.reach.mesh
+        text = invitation.written(Invitation(grant, addresses, key))
+        near = [_ONLY_HERE] if wanted.for_node and only_loopback(addresses) else []
+        return done(name=name, expires=terms.expires, invitation=text, warnings=near)
+
+    return [web.post("/api/v1/grants", create)]
+
+
+def _wanted(given: Mapping[str, Any]) -> WantedGrant:
+    """Return the grant to create; raise `WrongParameter`."""
+    wanted = read_as(WantedGrant, given)
+    if wanted.name:
+        check_name(wanted.name)
+    return wanted

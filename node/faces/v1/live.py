@@ -20,8 +20,7 @@ from node.auth.usage_history import BUCKET
 from node.faces import Context, UserRoute
 from node.faces.access_log import Account
 from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
-from node.faces.request_reader import count_in_query, done
-from node.faces.streamed_response import StreamedResponse
+from node.faces.request_reader import StreamedResponse, count_in_query, done
 from node.faces.v1.network import node_rows, strays
 from node.faces.v1.route import reason
 from node.observe.recent import MOST, FailedAttempt, RecentRequests

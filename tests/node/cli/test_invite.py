@@ -10,7 +10,7 @@ from node.auth.grants import Terms
 from node.auth.invitation import Invitation
 from node.cli import invite, usage
 from node.cli.console import allowance_options
-from node.faces.v1.grants import MAX_SECONDS
+from node.faces.v1.keys import MAX_SECONDS
 from node.faces.v1.usage import MAX_DAYS as MAX_USAGE_DAYS
 from tests.node.cli.stand_in import Said
 from tests.strategies import IDENTITIES

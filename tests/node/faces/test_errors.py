@@ -1,4 +1,4 @@
-"""Errors as callers see them: one row per class, both shapes in every body."""
+"""Errors as callers see them: one row per class, both shapes in every body; and the text of a worker's refusal for people."""
 
 import inspect
 
@@ -7,7 +7,15 @@ import pytest
 
 from node.auth import errors as auth_errors
 from node.faces import errors as face_errors
-from node.faces.errors import TABLE, WrongMethod, WrongParameter, refusal
+from node.faces.errors import (
+    MAX_FAULTS,
+    TABLE,
+    WrongMethod,
+    WrongParameter,
+    message_in,
+    place_of,
+    refusal,
+)
 from registry import errors as registry_errors
 from router import errors as router_errors
 
@@ -199,3 +207,31 @@ def test_retry_after_is_in_an_event_too():
     assert orjson.loads(event.removeprefix(b"data: "))["error"]["retry_after"] == 3
     event = refusal(router_errors.AnswerBroken("cut")).event()
     assert "retry_after" not in orjson.loads(event.removeprefix(b"data: "))["error"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (" no ", "no"),
+        ({"error": "no"}, "no"),
+        ({"error": {"message": "no"}}, "no"),
+        ({"detail": "no", "other": 1}, "no"),
+        ({"errors": ["a", {"msg": "b"}]}, "a; b"),
+        ({"detail": [{"loc": ["body", "seed"], "msg": "too big"}]}, "seed: too big"),
+        ({"message": ""}, ""),
+        ({"code": 7}, ""),
+        (None, ""),
+        ([[[[[["deep"]]]]]], ""),
+        (["x"] * 100, "; ".join(["x"] * MAX_FAULTS)),
+    ],
+)
+def test_the_message_is_found_in_every_shape(said, words):
+    assert message_in(said) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [(["body", "a", 0, "b"], "a.0.b"), (["query", "a"], "query.a"), ("body", ""), (None, "")],
+)
+def test_a_fields_path_starts_below_the_body(given, place):
+    assert place_of(given) == place

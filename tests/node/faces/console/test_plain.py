@@ -2,7 +2,7 @@
 
 import re
 
-from node.faces.console import plain
+from node.faces import console
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 A, B = "12D3KooWaaaaaaaa", "12D3KooWbbbbbbbb"
@@ -22,14 +22,14 @@ def rows(text, title):
 
 async def test_names_are_text_and_never_markup(alone, worker):
     await alone.register(worker, project="'\"&", model=HOSTILE)
-    text = plain.tables(alone.context, {}).decode()
+    text = console.tables(alone.context, {}).decode()
     assert "<img" not in text
     assert "<td>&lt;img src=x onerror=alert(1)&gt;</td>" in text
     assert "<td>&#x27;&quot;&amp;</td>" in text
 
 
 async def test_a_long_table_is_cut_and_says_so(mesh):
-    text = plain.tables(mesh.one.context, {}, most=1).decode()
+    text = console.tables(mesh.one.context, {}, most=1).decode()
     assert text.count("<td>alive</td>") == 1
     assert "And 1 more." in text
 
@@ -42,11 +42,11 @@ async def test_connections_between_other_nodes_are_a_table(alone):
         ],
         "told": [A],
     }
-    text = plain.tables(alone.context, topology).decode()
+    text = console.tables(alone.context, topology).decode()
     own = alone.context.registry.own.name or short(alone.context.peer)
     assert rows(text, "Connections") == [[short(A), short(B), "relayed"], [short(A), own, "direct"]]
     assert "1 of 1 nodes reported their connections." in text
-    assert "reload the page" in plain.tables(alone.context, {}).decode()
+    assert "reload the page" in console.tables(alone.context, {}).decode()
 
 
 async def test_queue_and_refusals_of_the_last_hour_are_a_table(alone):
@@ -54,7 +54,7 @@ async def test_queue_and_refusals_of_the_last_hour_are_a_table(alone):
     for queued in (2, 5, 1):
         history.queued("tiny", A, queued)
     history.refused(HOSTILE, A, 3)
-    text = plain.tables(alone.context, {}).decode()
+    text = console.tables(alone.context, {}).decode()
     assert rows(text, "Last hour") == [
         ["&lt;img src=x onerror=alert(1)&gt;", short(A), "0", "0", "3", "0"],
         ["tiny", short(A), "0", "0", "0", "5"],

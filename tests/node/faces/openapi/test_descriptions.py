@@ -5,8 +5,7 @@ import pytest
 from node.auth.audit import AuditEntry
 from node.auth.usage_row import UsageRow
 from node.faces.openapi import operators, projects
-from node.faces.openapi.models import KINDS
-from node.faces.openapi.services import paths_under
+from node.faces.openapi.models import KINDS, paths_under
 from node.faces.v0.registration import read_worker
 from node.observe.recent_lines import LogLine
 from node.peers.node_events import NodeEvent

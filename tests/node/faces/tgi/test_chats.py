@@ -4,8 +4,7 @@ import orjson
 import pytest
 
 from node.faces.errors import refusal
-from node.faces.tgi.chats import Completed, dropped, fields_of, spelt
-from node.faces.tgi.forms import Forms
+from node.faces.tgi.chats import Completed, Forms, dropped, fields_of, spelt
 from router.errors import AnswerBroken, BadRequest, WorkerFailed
 from router.requests import Kind
 from tests.node.faces.tgi.schema import check

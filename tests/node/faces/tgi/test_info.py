@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.faces.tgi.info import info, metrics, served
+from node.faces.tgi import info, metrics, served
 from router.errors import UnknownModel
 from router.worker_description import WorkerDescription
 from tests.node.faces.assembly import until
