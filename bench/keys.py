@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from node.auth import grants
+from node.auth.books import ReceiptBook
 from node.auth.errors import GrantRefused, KeyExpired, KeyUnknown, RateExceeded
 from node.auth.grants import Grant, Terms
 from node.auth.key_table import GrantRules, KeyTable
 from node.auth.keys import ApiKey, hash_of, new_secret
 from node.auth.principal import Principal, holder_of
 from node.auth.quotas import Quotas
-from node.auth.receipt_book import ReceiptBook
 from node.auth.receipts import ReceiptLog, Side
 from registry import signing
 from registry.signing import Identity

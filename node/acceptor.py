@@ -2,21 +2,169 @@
 
 A connection takes its place before either, so a client that opens many and sends nothing loses its own first, as with plain
 connections.
+
+The PROXY protocol, versions 1 and 2, is the preamble in which a proxy names its client. A shared connection of another node
+carries many requests, and the server sees each request as its own connection.
 """
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol, cast
 
 from node.auth.forwarded import NO_PROXIES, TrustedProxies
 from node.connection_limits import ConnectionLimits
-from node.proxy_protocol import NoPreamble, read_client_address
+from registry.records import PeerId
 from registry.task_group import BackgroundTasks
+from router.peers.alpn import NegotiatingProtocol
+from router.peers.certificate import peer_of_certificate
+from router.peers.muxed import MuxedConnection
+
+MAX_BYTES = 2_048
+"""The longest preamble that is read: two addresses, and what a proxy adds about TLS and itself."""
+
+_LEAST = len(b"PROXY UNKNOWN\r\n")  # no form of either version is shorter
+_MAX_V1 = 107  # 2.1
+_V1 = re.compile(
+    rb"PROXY (?:UNKNOWN(?: [ -~]*)?|TCP4 ([0-9.]{7,15}) ([0-9.]{7,15}) (\d{1,5}) (\d{1,5})"
+    rb"|TCP6 ([0-9A-Fa-f]*:[0-9A-Fa-f:.]{1,44}) ([0-9A-Fa-f]*:[0-9A-Fa-f:.]{1,44}) (\d{1,5}) (\d{1,5}))\r\n"
+)
+_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+_HEAD = len(_SIGNATURE) + 4
+_LOCAL, _PROXY = 0x20, 0x21
+_UNSPECIFIED = 0x00
+_KINDS = {0x11: (IPv4Address, 4), 0x21: (IPv6Address, 16)}
+"""Address families over TCP, with the lengths of their addresses in bytes."""
+
+Receive = Callable[[int], Awaitable[bytes]]
+"""Returns at most so many bytes, none at the end of the stream."""
+
+
+class NoPreamble(ValueError):
+    """A connection does not begin with a valid preamble."""
+
+
+async def read_client_address(receive: Receive) -> str:
+    """Read a preamble, and no byte more; return the client's address, empty if the proxy speaks for itself.
+
+    Raise `NoPreamble`.
+    """
+    begun = await _exactly(receive, _LEAST)
+    if begun.startswith(_SIGNATURE):
+        head = begun + await _exactly(receive, _HEAD - _LEAST)
+        length = int.from_bytes(head[-2:])
+        if length > MAX_BYTES - _HEAD:
+            raise NoPreamble("the preamble is too long")
+        return _parse_v2(head, await _exactly(receive, length))
+    if not begun.startswith(b"PROXY "):
+        raise NoPreamble("there is no preamble")
+    line = begun
+    while not line.endswith(b"\r\n"):
+        if len(line) >= _MAX_V1:
+            raise NoPreamble("the preamble is too long")
+        # Its length is unknown, and the bytes behind it are not part of it.
+        line += await _exactly(receive, 1)
+    return _parse_v1(line)
+
+
+def _parse_v1(line: bytes) -> str:
+    found = _V1.fullmatch(line)
+    if found is None:
+        raise NoPreamble("the preamble does not have the form of version 1")
+    places = next((p for p in (found.group(1, 2, 3, 4), found.group(5, 6, 7, 8)) if p[0]), None)
+    if places is None:
+        return ""
+    try:
+        caller, _ = (ip_address(place.decode()) for place in places[:2])
+    except ValueError as error:
+        raise NoPreamble("the preamble holds no address") from error
+    if max(map(int, places[2:])) > 65_535:
+        raise NoPreamble("the preamble holds no port")
+    return str(caller)
+
+
+def _parse_v2(head: bytes, rest: bytes) -> str:
+    command, family = head[12], head[13]
+    if command == _LOCAL or (command == _PROXY and family == _UNSPECIFIED):
+        return ""
+    kind, size = _KINDS.get(family, (None, 0))
+    if command != _PROXY or kind is None or len(rest) < 2 * size + 4:
+        raise NoPreamble("the preamble does not have the form of version 2")
+    return str(kind(rest[:size]))
+
+
+async def _exactly(receive: Receive, count: int) -> bytes:
+    came = b""
+    while len(came) < count:
+        piece = await receive(count - len(came))
+        if not piece:
+            raise NoPreamble("the connection ended within the preamble")
+        came += piece
+    return came
+
+
+node_log = logging.getLogger("modelvine.node")
+
+Factory = Callable[[], asyncio.Protocol]
+"""Creates the protocol of a new connection."""
+
+SHARED_PER_PEER = 64
+"""Most shared connections of one node, all its processes together; further ones are cut."""
+
+_GOODBYE = 0.5  # seconds that other nodes may take to end their shared connections
+
+
+class SharedConnections:
+    """The shared connections of other nodes at one listener."""
+
+    def __init__(self) -> None:
+        self._peers: dict[MuxedConnection, PeerId] = {}
+        self._all_ended = asyncio.Event()
+
+    def protocol_factory(self, alone: Factory) -> Factory:
+        """Return a factory for the protocols of all connections; `alone` creates that of a plain one and of each stream."""
+        return lambda: NegotiatingProtocol(alone, lambda: MuxedConnection(self, accept=alone))
+
+    def begun(self, connection: MuxedConnection) -> None:
+        """Add a connection, and cut it if its node has too many."""
+        peer = peer_of_certificate(
+            connection.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        )
+        others = [other for other, of in self._peers.items() if of == peer]
+        if others:
+            connection.mux.wasted_streams = others[0].mux.wasted_streams
+        if len(others) >= SHARED_PER_PEER:
+            node_log.warning("%s already has %d links to this node", peer, SHARED_PER_PEER)
+            connection.abort()
+        self._peers[connection] = peer
+
+    def ended(self, connection: MuxedConnection) -> None:
+        """Remove a connection that has ended."""
+        self._peers.pop(connection, None)
+        if not self._peers:
+            self._all_ended.set()
+
+    def go_away(self) -> None:
+        """Take no new requests, and have the other nodes end the connections after those in flight."""
+        for connection in tuple(self._peers):
+            connection.go_away()
+
+    async def close(self) -> None:
+        """Wait up to `_GOODBYE` seconds for the other nodes to end the connections, then cut the rest."""
+        self._all_ended.clear()
+        if self._peers:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_ended.wait(), _GOODBYE)
+        for connection in tuple(self._peers):
+            connection.abort()
+
 
 log = logging.getLogger("modelvine.http")
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from node.agent import Agent
 from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
+from node.auth.books import ReceiptBook, UsageBook
 from node.auth.key_ring import KeyRing
 from node.auth.principal import KeyLookup
-from node.auth.receipt_book import ReceiptBook
 from node.auth.receipts import ReceiptLog
 from node.auth.usage import UsageLog
-from node.auth.usage_book import UsageBook
 from node.config.checks import displayed_settings
 from node.config.settings import Settings
 from node.faces import Listening
@@ -29,8 +28,7 @@ from node.observe.measurements import (
 from node.observe.metrics import Metrics
 from node.observe.tracing import Tracer, exporter_of, tracer_of
 from node.peers.bootstrap import Bootstrap
-from node.peers.followers import follow_links, follow_loads, follow_revoked, log_changes
-from node.peers.node_events import NodeEvents
+from node.peers.followers import NodeEvents, follow_links, follow_loads, follow_revoked, log_changes
 from node.peers.reach import host_of, own_ports
 from node.world import NodeWorld
 from registry.clock import Clock, RandomSource

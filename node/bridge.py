@@ -17,9 +17,8 @@ import uvloop
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address
+from node.auth.books import ReceiptBook, UsageBook
 from node.auth.quotas import Quotas, limits_of_addresses
-from node.auth.receipt_book import ReceiptBook
-from node.auth.usage_book import UsageBook
 from node.config.addresses import HostPort
 from node.config.settings import KeylessAccess, Settings
 from node.errors import CommandFailed, WrongUsage

@@ -16,7 +16,7 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
-from node.acceptor import HANDSHAKE_SECONDS, Acceptor, Preface
+from node.acceptor import HANDSHAKE_SECONDS, Acceptor, Preface, SharedConnections
 from node.auth.forwarded import NO_PROXIES, TrustedProxies
 from node.config.addresses import HostPort
 from node.config.settings import Settings
@@ -30,7 +30,6 @@ from node.heads import CONTINUE, FixedHeaders, check, fixed_headers
 from node.http_handler import HttpHandler
 from node.lane.calls import LANE
 from node.lane.connection import LaneConnection
-from node.shared_connections import SharedConnections
 from node.tls import Certificate
 from registry.errors import InvalidSignature, listen_error_text
 from registry.records import PeerId

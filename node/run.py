@@ -38,10 +38,8 @@ from node.listeners import (
 from node.observe import logs
 from node.observe.aggregate import Aggregate
 from node.observe.host import Host, host_name
-from node.observe.loop_lag import LoopLag
 from node.observe.measurements import MeasurementsExporter
-from node.observe.queue_samples import QueueSamples
-from node.observe.refusals import Refusals
+from node.observe.samples import LoopLag, QueueSamples, Refusals
 from node.peers import bootstrap
 from node.peers.followers import announce_revocations
 from node.peers.reach import host_of, invitation, local_address, reach_of

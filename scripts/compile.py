@@ -23,11 +23,11 @@ MODULES = """
     node/faces/access_log.py node/faces/openai.py node/faces/pump.py node/faces/respond.py node/faces/response_writer.py
     node/faces/stream_tap.py
     node/auth/access.py node/auth/principal.py node/auth/quotas.py node/auth/rate_limit.py
-    node/auth/receipt_book.py node/auth/socket_owner.py node/auth/usage_book.py node/connections.py node/world.py
+    node/auth/books.py node/auth/socket_owner.py node/connections.py node/world.py
     node/faces/peer_access.py node/faces/request_ids.py
     node/lane/calls.py node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent.py
-    node/observe/recent_lines.py node/observe/request_sums.py
+    node/observe/request_sums.py
     registry/bounded.py registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py
     registry/members/liveness.py registry/members/membership.py registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/attempt_runner.py router/dispatch.py

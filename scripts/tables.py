@@ -19,7 +19,7 @@ from node.config import sources
 from node.config.settings import PROFILES
 from node.faces import errors
 from node.observe.metrics import GaugeValues, Metrics
-from node.observe.refusals import LINES
+from node.observe.samples import LINES
 from registry.effects import EVENTS
 from registry.members.liveness import OPENS, REASONS, SHUTS, TABLE, Presence, Status
 from registry.records import Service

@@ -28,6 +28,7 @@ MAX_FILE_LINES = 400
 # Files that may be longer, up to `MAX_LONGER_LINES`, each with the reason.
 MAX_LONGER_LINES = 600
 LONGER = {
+    "node/cli/console/options.py": "the options of all commands, and the parser of their words",
     "node/faces/errors.py": "one tree of errors and one table of them",
 }
 MAX_FUNCTION_LINES = 60

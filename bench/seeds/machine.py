@@ -28,8 +28,8 @@ from node.inspection import Inspection
 from node.listeners import serve, trust_known_nodes
 from node.observe.aggregate import Aggregate
 from node.observe.host import Host
-from node.observe.loop_lag import LoopLag
-from node.observe.recent_lines import RecentLines
+from node.observe.log_writer import RecentLines
+from node.observe.samples import LoopLag
 from registry.errors import StoreUnavailable
 from registry.mesh import Pipe
 from registry.records import PeerId, Reach, Standing

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from pydantic import TypeAdapter, ValidationError
 
-from node.auth.usage_book import UsageBook
+from node.auth.books import UsageBook
 from node.auth.usage_history import UsageHistory
 from node.auth.usage_row import NOBODY, UsageId, UsageRow, id_of
 from registry.clock import Clock

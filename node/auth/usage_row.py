@@ -1,7 +1,9 @@
-"""Row of usage: the requests of one key for one model in one day that one node answered."""
+"""Row of usage: the requests of one key for one model in one day that one node answered, and its cost by prices."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 NOBODY = "-"
 """Stands for the key of a caller without one, for a model that no node has, and for the node if no node answered."""
@@ -64,3 +66,45 @@ def sums(rows: Iterable[UsageRow], by: Sequence[str]) -> list[UsageRow]:
         held = found.get(id_of(short))
         found[id_of(short)] = short if held is None else held + short
     return [found[key] for key in sorted(found)]
+
+
+_MILLION = 1_000_000
+_FORM = re.compile(r"(.{1,256})=(\d{1,9}(?:\.\d{1,9})?)/(\d{1,9}(?:\.\d{1,9})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Prices of a million tokens of the models that match `pattern`: `read` for prompts, `written` for completions."""
+
+    pattern: str
+    read: float
+    written: float
+
+    def fits(self, model: str) -> bool:
+        """Return whether the price applies to a model, by `MODEL` or `PROJECT/MODEL`."""
+        names = (model, model.partition("/")[2])
+        return any(fnmatchcase(name, self.pattern) for name in names if name)
+
+
+def parse_price(text: str) -> Price:
+    """Read `PATTERN=INPUT/OUTPUT`; raise `ValueError` with the expected form."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            "must be PATTERN=INPUT/OUTPUT, prices of a million tokens: 'llama*=0.2/0.6'"
+        )
+    return Price(found[1], float(found[2]), float(found[3]))
+
+
+def with_costs(rows: Iterable[UsageRow], prices: Iterable[Price]) -> list[UsageRow]:
+    """Return the rows with their costs."""
+    prices = tuple(prices)
+    return [replace(row, cost=_cost(row, prices)) for row in rows] if prices else [*rows]
+
+
+def _cost(row: UsageRow, prices: Iterable[Price]) -> float:
+    price = next((price for price in prices if price.fits(row.model)), None)
+    if price is None:
+        return 0.0
+    cost = row.prompt_tokens * price.read + row.completion_tokens * price.written
+    return round(cost / _MILLION, 9)

@@ -18,8 +18,7 @@ import json
 import re
 import time
 
-from node.cli.console.allowance_options import LIMITS, add_allowance
-from node.cli.console.options import add_json, add_node_options, whole_number
+from node.cli.console.options import LIMITS, add_allowance, add_json, add_node_options, whole_number
 from node.errors import CommandFailed, WrongUsage
 
 PATH = "/api/v1/grants"

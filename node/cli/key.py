@@ -20,8 +20,13 @@ Examples:
 import argparse
 from collections.abc import Callable, Mapping
 
-from node.cli.console.allowance_options import add_allowance
-from node.cli.console.options import add_data_dir, add_json, add_node_options, settings_given
+from node.cli.console.options import (
+    add_allowance,
+    add_data_dir,
+    add_json,
+    add_node_options,
+    settings_given,
+)
 
 ROLES = ("user", "viewer", "operator")
 

@@ -130,6 +130,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model,
         arguments.database,
     )
-    made = import_module(f"node.provide.{arguments.service}.provider").provider
+    made = import_module(f"node.provide.{arguments.service}").provider
 
     return service.run(plan, made, client(arguments), say_ready)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from node.auth.prices import parse
+from node.auth.usage_row import parse_price
 from node.config.addresses import check_announce, check_dial, check_listen, host_port
 from node.config.settings import Settings
 from registry.errors import InvalidSignature
@@ -82,7 +82,7 @@ def _check_issuers(settings: Settings) -> None:
 
 def _check_prices(settings: Settings) -> None:
     for price in settings.node.prices:
-        parse(price)
+        parse_price(price)
 
 
 def _check_name(settings: Settings) -> None:

@@ -27,22 +27,21 @@ if TYPE_CHECKING:
     from node.agent import Agent
     from node.auth.access import Access
     from node.auth.audit import AuditLog
+    from node.auth.books import ReceiptBook, UsageBook
     from node.auth.key_ring import KeyRing
     from node.auth.quotas import Quotas
-    from node.auth.receipt_book import ReceiptBook
     from node.auth.receipts import ReceiptLog
     from node.auth.usage import UsageLog
-    from node.auth.usage_book import UsageBook
     from node.faces.errors import Refusal
     from node.faces.v1.topology import Topology
     from node.inspection import Inspection
     from node.observe.aggregate import Aggregate
     from node.observe.host import Host
-    from node.observe.loop_lag import LoopLag
     from node.observe.metrics import Metrics
+    from node.observe.samples import LoopLag
     from node.observe.tracing import Tracer
     from node.peers.bootstrap import Bootstrap
-    from node.peers.node_events import NodeEvents
+    from node.peers.followers import NodeEvents
     from registry.service import Registry
     from router.dispatch import Router
     from router.peers.links import Links

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from node.connection_limits import ConnectionCounts
 from node.observe.counters import Counts, sum_of
-from node.observe.loop_lag import LoopLag
+from node.observe.log_writer import LogLine, RecentLines
 from node.observe.metrics import Metrics
-from node.observe.recent_lines import LogLine, RecentLines
+from node.observe.samples import LoopLag
 from registry.records import Load, Service
 from router.dispatch import Router
 from router.workers import Worker

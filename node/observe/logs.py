@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from node.config.sources import can_redraw
 from node.errors import NodeError
-from node.observe.log_writer import LogWriter, writing_to
-from node.observe.recent_lines import RecentLines
+from node.observe.log_writer import LogWriter, RecentLines, writing_to
 from registry.clock import Clock
 from registry.errors import RegistryError
 from router.errors import RouterError

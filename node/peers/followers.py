@@ -1,9 +1,11 @@
-"""Followers of node changes: the log, the links to nodes, their reported loads, and the grants that they revoke."""
+"""Followers of node changes: the log, events for people, links to nodes, their reported loads, and grants that they revoke."""
 
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from node.auth.key_ring import KeyRing
@@ -11,11 +13,79 @@ from registry.catalog import Catalog
 from registry.clock import Clock
 from registry.errors import LimitReached
 from registry.intake.rate import RateLimit
-from registry.members.liveness import REASONS, Presence
+from registry.members.liveness import REASONS, MemberHealth, Presence
 from registry.records import PeerId
 from registry.service import Registry
 from router.dispatch import Router
 from router.peers.links import Links
+
+MOST = 500
+"""Events that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """Change of one node's presence; `at` is Unix time, `was` the presence before, empty where it was not known."""
+
+    at: float
+    node: PeerId
+    name: str
+    was: str
+    now: str
+    why: str
+
+
+class WatchedPeers(Protocol):
+    """The part of the registry that events need."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest record of every node."""
+
+    def presence(self, node: PeerId) -> Presence:
+        """Return the presence of a node, as seen from here."""
+
+    def health_of(self, node: PeerId) -> MemberHealth | None:
+        """Return what is known of a node's liveness, `None` for this node itself."""
+
+
+class NodeEvents:
+    """The latest changes of nodes' presence."""
+
+    def __init__(self, peers: WatchedPeers, wall: Clock, *, most: int = MOST) -> None:
+        """`wall` returns Unix time."""
+        self._peers = peers
+        self._wall = wall
+        self._known: dict[PeerId, Presence] = {}
+        self.events: deque[NodeEvent] = deque(maxlen=most)
+        """The newest last."""
+        self.count = 0
+        """How many there were since the start."""
+        self.changes = 0
+        """Number of calls of `changed`; a display compares it to see whether anything is new."""
+
+    def changed(self, nodes: Iterable[PeerId]) -> None:
+        """Note that the records or presences of nodes changed."""
+        self.changes += 1
+        for node in nodes:
+            held = self._peers.catalog.held.get(node)
+            if held is None:
+                # The node is forgotten; that it was lost or left is recorded here already.
+                self._known.pop(node, None)
+                continue
+            presence, was = self._peers.presence(node), self._known.get(node)
+            if presence is was:
+                continue
+            self._known[node] = presence
+            pulse = self._peers.health_of(node)
+            why = REASONS[pulse.why] if pulse else ""
+            self.events.append(
+                NodeEvent(
+                    self._wall(), node, held.record.name, was.value if was else "", presence, why
+                )
+            )
+            self.count += 1
+
 
 log = logging.getLogger("modelvine.node")
 

@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from node.auth.access import Access, is_own_address
+from node.auth.books import ReceiptBook, UsageBook
 from node.auth.key_table import KeyTable
 from node.auth.keys import ApiKey
 from node.auth.quotas import Quotas, limits_of_addresses
-from node.auth.receipt_book import ReceiptBook
-from node.auth.usage_book import UsageBook
 from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host
-from node.observe.loop_lag import LoopLag
 from node.observe.measurements import measurements_of
 from node.observe.metrics import Metrics
+from node.observe.samples import LoopLag
 from node.observe.tracing import SpanExporter, exporter_of, tracer_of
 from node.peers.followers import follow_links, follow_loads
 from node.peers.reach import host_of, own_ports

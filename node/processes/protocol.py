@@ -12,16 +12,16 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from pydantic import Base64Bytes, BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
+from node.auth.books import WaitingReceipt
 from node.auth.key_table import GrantRules
 from node.auth.keys import ApiKey, QuotaSpending, QuotaStanding
-from node.auth.receipt_book import WaitingReceipt
 from node.auth.usage_row import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
+from node.observe.log_writer import LogLine
 from node.observe.measurements import HistogramValue
 from node.observe.recent import NoRoomCount
-from node.observe.recent_lines import LogLine
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
 from router.workers import Worker

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, cast
 
+from node.auth.books import ReceiptBook, UsageBook
 from node.auth.quota_sync import QuotaSync
-from node.auth.receipt_book import ReceiptBook
-from node.auth.usage_book import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
+from node.observe.log_writer import LogLine
 from node.observe.metrics import Metrics
-from node.observe.recent_lines import LogLine
 from node.processes.channel import Channel
 from node.processes.forward import ConnectionUse, DescriptorReceiver, lend_pipe
 from node.processes.protocol import (

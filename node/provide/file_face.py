@@ -1,16 +1,153 @@
-"""HTTP face of a provider's files: OpenAI's `/v1/files` and `/v1/uploads`."""
+"""HTTP face of a provider's files: OpenAI's `/v1/files`, and `/v1/uploads` for files that are too long for one request."""
 
 import asyncio
 import os
+import shutil
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
+import orjson
 from aiohttp import BodyPartReader, web
 
-from node.provide.face import BROKEN_FORM, Fault, as_json, name_of, page_of, require_purpose, take
+from node.provide.face import (
+    BROKEN_FORM,
+    Fault,
+    as_json,
+    name_of,
+    object_of,
+    page_of,
+    require_purpose,
+    take,
+)
 from node.provide.files import Files, new_id
-from node.provide.uploads import MAX_FILE_BYTES, Uploads
 from registry.clock import Clock
+
+MAX_FILE_BYTES = 200 * 1000 * 1000
+"""Bytes of the longest file: OpenAI's limit of a batch."""
+
+MAX_OPEN = 8
+"""Uploads that may be open at a time; a new one evicts the oldest."""
+
+MAX_PARTS = 1_000
+LASTS = 3_600
+"""Seconds after which an incomplete upload may be removed."""
+
+_ABOUT = "about.json"
+
+
+class Uploads:
+    """Handlers for uploads. Each upload is a folder with its description and its parts."""
+
+    def __init__(self, files: Files, purposes: Collection[str], wall: Clock) -> None:
+        self._files = files
+        self._folder = files.folder.parent / "uploads"
+        self._purposes = purposes
+        self._wall = wall
+
+    async def create(self, http: web.Request) -> web.Response:
+        """Start an upload."""
+        asked = await object_of(http)
+        size = asked.get("bytes")
+        require_purpose(asked.get("purpose"), self._purposes)
+        if not isinstance(size, int) or not 0 < size <= MAX_FILE_BYTES:
+            raise Fault(400, f"`bytes` is a number up to {MAX_FILE_BYTES:,}", param="bytes")
+        await self._files.require_room(size)
+        id_, now = new_id("upload_"), int(self._wall())
+        about = {
+            "id": id_,
+            "object": "upload",
+            "bytes": size,
+            "created_at": now,
+            "expires_at": now + LASTS,
+            "filename": name_of(asked.get("filename")),
+            "purpose": asked["purpose"],
+            "status": "pending",
+        }
+        await asyncio.to_thread(self._begin, id_, about)
+        return as_json(about)
+
+    async def add_part(self, http: web.Request) -> web.Response:
+        """Store one part."""
+        folder, about = await self._found(http)
+        sizes = [path.stat().st_size for path in folder.iterdir()]
+        # Each part may be sent twice, if its answer was lost.
+        if len(sizes) > MAX_PARTS or sum(sizes) > 2 * about["bytes"] + MAX_FILE_BYTES // 100:
+            raise Fault(413, "the upload has too many parts, or too long ones")
+        id_ = new_id("part_")
+        part = folder / f"{id_}.part"
+        size = -1
+        try:
+            async for field in await http.multipart():
+                if isinstance(field, BodyPartReader) and field.name == "data":
+                    size = await take(field, part, most=about["bytes"])
+            if size < 0:
+                raise Fault(400, "the form has no `data`", param="data")
+            await asyncio.to_thread(part.replace, folder / id_)
+        except BROKEN_FORM as error:
+            raise Fault(400, "the form is malformed") from error
+        finally:
+            part.unlink(missing_ok=True)
+        now = int(self._wall())
+        made = {"id": id_, "object": "upload.part", "created_at": now, "upload_id": about["id"]}
+        return as_json(made)
+
+    async def complete(self, http: web.Request) -> web.Response:
+        """Join the parts, in the requested order, into a file."""
+        folder, about = await self._found(http)
+        ids = (await object_of(http)).get("part_ids")
+        parts = [folder / str(id_) for id_ in ids] if isinstance(ids, list) else []
+        known = set(folder.iterdir()) - {folder / _ABOUT}
+        if not parts or not known.issuperset(parts):
+            raise Fault(400, "`part_ids` names no parts of this upload", param="part_ids")
+        if sum(part.stat().st_size for part in parts) != about["bytes"]:
+            raise Fault(400, f"the parts do not have the announced {about['bytes']:,} bytes")
+        id_, now = new_id("file-"), int(self._wall())
+        await asyncio.to_thread(_join, parts, self._files.path(id_))
+        said = (id_, now, about["filename"], about["purpose"])
+        file = await self._files.run_in_thread(lambda: self._files.add(*said))
+        await asyncio.to_thread(shutil.rmtree, folder)
+        return as_json({**about, "status": "completed", "file": file})
+
+    async def cancel(self, http: web.Request) -> web.Response:
+        """Remove an upload."""
+        folder, about = await self._found(http)
+        await asyncio.to_thread(shutil.rmtree, folder)
+        return as_json({**about, "status": "cancelled"})
+
+    def _begin(self, id_: str, about: dict[str, Any]) -> None:
+        self._folder.mkdir(exist_ok=True)
+        there = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        old = [path for path in there if path.stat().st_mtime < self._wall() - LASTS]
+        for path in {*old, *there[: max(0, len(there) + 1 - MAX_OPEN)]}:
+            shutil.rmtree(path)
+        folder = self._folder / id_
+        folder.mkdir()
+        (folder / _ABOUT).write_bytes(orjson.dumps(about))
+
+    async def _found(self, http: web.Request) -> tuple[Path, dict[str, Any]]:
+        id_ = http.match_info["id"]
+        folder = self._folder / id_
+        # The id is a single identifier, so it cannot lead out of the folder.
+        if not id_.startswith("upload_") or not id_.isidentifier() or not folder.is_dir():
+            raise Fault(404, f"no upload is called {id_[:100]!r}", param="id")
+        about: dict[str, Any] = orjson.loads((folder / _ABOUT).read_bytes())
+        return folder, about
+
+
+def _join(parts: list[Path], place: Path) -> None:
+    whole = place.with_name(f"{place.name}.part")
+    try:
+        with whole.open("wb") as file:
+            for part in parts:
+                with part.open("rb") as one:
+                    shutil.copyfileobj(one, file)
+            file.flush()
+            os.fsync(file.fileno())
+        whole.replace(place)
+    finally:
+        whole.unlink(missing_ok=True)
+
 
 _CHUNK = 256 * 1024
 

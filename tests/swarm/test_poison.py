@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from node.observe.loop_lag import WINDOW
+from node.observe.samples import WINDOW
 from tests.swarm.attacks.attacker import Attacker
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm

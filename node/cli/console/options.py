@@ -12,12 +12,14 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from node.errors import WrongUsage
 
 if TYPE_CHECKING:
     from node.config.addresses import HostPort
+
 
 _END = "--"
 
@@ -394,3 +396,48 @@ def address_in(option: str, text: str) -> "HostPort":
         return host_port(text)
     except ValueError as error:
         raise WrongUsage(f"{option} is {text!r}: it {error}") from error
+
+
+LIMITS: Mapping[str, str] = MappingProxyType(
+    {
+        "rpm": "requests a minute, evenly spread",
+        "tpm": "input and output tokens a minute",
+        "tokens_per_day": "tokens a UTC day",
+        "concurrency": "concurrent requests",
+    }
+)
+"""Limits of a key or a grant: whole numbers, 0 for none."""
+
+
+MAX_RATE = 1_000_000_000
+"""That of `node.auth.keys`, whose import would slow every --help down; a test compares them."""
+
+
+def patterns_in(text: str) -> list[str]:
+    """Return the patterns of models in a text, separated by commas or spaces."""
+    return text.replace(",", " ").split()
+
+
+def _patterns(text: str) -> list[str]:
+    found = patterns_in(text)
+    if not found:  # it must not mean all models
+        raise argparse.ArgumentTypeError(f"{text!r} names no models")
+    return found
+
+
+def add_allowance(parser: argparse.ArgumentParser) -> None:
+    """Declare the options for what a key or a grant allows."""
+    add = parser.add_argument
+    add(
+        "--models",
+        metavar="PATTERN",
+        type=_patterns,
+        action="extend",
+        default=[],
+        help="allowed models, repeatable: 'llama*', 'PROJECT/*', 'llama*,qwen*' (default: all)",
+    )
+    number = whole_number(0, MAX_RATE)
+    for name, text in LIMITS.items():
+        flag = f"--{name.replace('_', '-')}"
+        add(flag, metavar="N", type=number, default=0, help=f"{text} (default: no limit)")
+    add("--background", action="store_true", help="run its requests after all others")

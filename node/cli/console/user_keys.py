@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.cli.console.allowance_options import LIMITS, patterns_in
 from node.cli.console.node_lookup import client
+from node.cli.console.options import LIMITS, patterns_in
 from node.cli.console.streams import shown_once
 from node.cli.console.text import plain, say_fields, say_json, say_table
 from node.errors import CommandFailed, WrongUsage

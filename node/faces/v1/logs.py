@@ -13,8 +13,8 @@ from node.auth.audit import faults
 from node.faces import Context
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import count_in_query, done
+from node.observe.log_writer import LogLine
 from node.observe.logs import escaped
-from node.observe.recent_lines import LogLine
 
 USUAL = 100
 LEVELS = ("debug", "info", "warning", "error")

@@ -8,8 +8,7 @@ import orjson
 from aiohttp import web
 
 from node.auth import receipts
-from node.auth.receipt_comparison import compare, faults
-from node.auth.receipts import Page
+from node.auth.receipts import Page, compare, faults
 from node.faces import Context
 from node.faces.errors import UnknownNode
 from node.faces.peer_access import asking_peer

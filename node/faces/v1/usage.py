@@ -8,9 +8,8 @@ from datetime import date, timedelta
 
 from aiohttp import web
 
-from node.auth.prices import parse, with_costs
 from node.auth.principal import ANYBODY, PRINCIPAL
-from node.auth.usage_row import NOBODY, UsageRow, sums
+from node.auth.usage_row import NOBODY, UsageRow, parse_price, sums, with_costs
 from node.faces import Context, UserRoute
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import done
@@ -24,7 +23,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
-    prices = [*map(parse, context.settings.node.prices)]
+    prices = [*map(parse_price, context.settings.node.prices)]
 
     async def usage(request: web.Request) -> web.Response:
         principal = request.get(PRINCIPAL, ANYBODY)

@@ -17,9 +17,9 @@ from node.provide.batch import synthetic
 from node.provide.batch.engine import MAX_LINES, BatchEngine
 from node.provide.batch.lines import MAX_LINE_BYTES
 from node.provide.face import Fault, as_json, object_of, passed
+from node.provide.file_face import MAX_FILE_BYTES
 from node.provide.files import new_id, write_file
 from node.provide.rewards import Unscored, scored
-from node.provide.uploads import MAX_FILE_BYTES
 from registry.clock import Clock
 from router.errors import BadRequest, WorkerUnable
 from router.services import llama_stack_values as values

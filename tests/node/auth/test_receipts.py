@@ -1,14 +1,14 @@
-"""Receipts: chained and signed, bounded, written again after a failure, and compared with what the other node says."""
+"""Receipts: chains of signed pages, and the comparison of two nodes' chains."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from node.auth.receipt_book import ReceiptBook
-from node.auth.receipt_comparison import faults
+from node.auth.books import ReceiptBook
 from node.auth.receipts import (
     MAX_PAGES,
     PAGE_ROWS,
@@ -16,6 +16,8 @@ from node.auth.receipts import (
     Page,
     ReceiptLog,
     Side,
+    compare,
+    faults,
     read,
 )
 from registry.errors import StoreUnavailable
@@ -220,3 +222,56 @@ def test_a_page_has_no_more_rows_than_stated():
     assert len(read([{**page, "rows": [row] * PAGE_ROWS}])[0].rows) == PAGE_ROWS
     with pytest.raises(ValidationError):
         Page.model_validate({**page, "rows": [row] * (PAGE_ROWS + 1)})
+
+
+__all__ = ["clock", "here", "there"]
+
+
+async def test_a_changed_a_missing_and_a_foreign_page_are_named(here, there, clock):
+    for n in range(4):
+        clock.now += PAGE_SECONDS
+        for site, peer in ((here, THERE), (there, HERE)):
+            site.add(Side.ASKED, peer, f"r{n}")
+            await site.log.write()
+    pages = [*await here.chain(THERE)]
+    row = replace(pages[1].rows[0], completion=40)
+    changed = pages[1].model_copy(update={"rows": (row,)})
+    own = {"node": HERE.peer, "peer": THERE.peer}
+    assert faults(pages, **own) == []
+    assert faults([pages[0], changed, *pages[2:]], **own) == ["page 2 was changed"]
+    resealed = changed.model_copy(update={"hash": changed.digest()})
+    assert faults([pages[0], resealed, *pages[2:]], **own) == [
+        "page 2 is not signed by its node",
+        "page 3 does not follow the previous one",
+    ]
+    assert faults([pages[0], *pages[2:]], **own) == ["1 pages before 3 are missing"]
+    assert faults(await there.chain(HERE), **own)[0] == "page 1 is of other nodes"
+
+
+async def test_two_nodes_agree_to_the_token(here, there):
+    for n in range(5):
+        here.add(Side.ASKED, THERE, f"r{n}", Usage(n, 2))
+        there.add(Side.SERVED, HERE, f"r{n}", Usage(n, 2))
+    # The serving node was not told the tokens of this answer.
+    here.add(Side.SERVED, THERE, "image", None)
+    there.add(Side.ASKED, HERE, "image", Usage(0, 9))
+    found = compare(await here.chain(THERE), await there.chain(HERE))
+    assert (found.answers, found.tokens) == (6, 10 + 10)
+    assert (found.differ, found.only_here, found.only_there) == ((), (), ())
+
+
+async def test_a_difference_is_named_with_its_request(here, there):
+    here.add(Side.ASKED, THERE, "dear", Usage(5, 10))
+    there.add(Side.SERVED, HERE, "dear", Usage(5, 100))
+    # A continued stream may have asked one node twice.
+    for _ in range(2):
+        here.add(Side.ASKED, THERE, "twice", Usage(5, 10))
+    there.add(Side.SERVED, HERE, "twice", Usage(5, 10))
+    here.add(Side.ASKED, THERE, "lost there")
+    there.add(Side.ASKED, HERE, "lost here")
+    found = compare(await here.chain(THERE), await there.chain(HERE))
+    assert [(one.request, one.here, one.there) for one in found.differ] == [
+        ("dear", (5, 10), (5, 100)),
+        ("twice", (10, 20), (5, 10)),
+    ]
+    assert (found.only_here, found.only_there) == (("lost there",), ("lost here",))

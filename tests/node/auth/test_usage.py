@@ -4,8 +4,8 @@ import orjson
 import pytest
 
 from node.auth import usage as module
+from node.auth.books import UsageBook
 from node.auth.usage import UsageLog
-from node.auth.usage_book import UsageBook
 from node.auth.usage_row import NOBODY, UsageRow, sums
 from node.faces.access_log import Account
 from registry.errors import StoreUnavailable

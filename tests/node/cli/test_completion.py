@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.cli import build_parser
-from node.cli.completion import SHELLS
-from node.cli.console.completions import SCRIPTS, CommandWords, commands_of
+from node.cli.completion import SCRIPTS, SHELLS, CommandWords, commands_of
 from tests.node.cli.conftest import Modelvine
 from tests.node.cli.stand_in import Said, StandIn
 

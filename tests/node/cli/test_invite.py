@@ -9,7 +9,7 @@ from node.auth import grants, invitation, keys
 from node.auth.grants import Terms
 from node.auth.invitation import Invitation
 from node.cli import invite, usage
-from node.cli.console import allowance_options
+from node.cli.console import options
 from node.faces.v1.keys import MAX_SECONDS
 from node.faces.v1.usage import MAX_DAYS as MAX_USAGE_DAYS
 from tests.node.cli.stand_in import Said
@@ -65,7 +65,7 @@ def test_a_warning_of_the_node_is_shown_apart_from_the_invitation(modelvine, nod
 
 def test_the_bounds_of_the_options_are_those_of_the_node():
     assert (invite.MAX_DAYS * 86_400, invite.MAX_PASSES) == (MAX_SECONDS, grants.MAX_PASSES)
-    assert allowance_options.MAX_RATE == keys.MAX_RATE
+    assert options.MAX_RATE == keys.MAX_RATE
     assert usage.MAX_DAYS == MAX_USAGE_DAYS
 
 

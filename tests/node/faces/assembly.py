@@ -18,12 +18,11 @@ from node.agent import Agent
 from node.assembly import exchange_load
 from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
+from node.auth.books import ReceiptBook, UsageBook
 from node.auth.key_ring import KeyRing
 from node.auth.quotas import Quotas, limits_of_addresses
-from node.auth.receipt_book import ReceiptBook
 from node.auth.receipts import ReceiptLog
 from node.auth.usage import UsageLog
-from node.auth.usage_book import UsageBook
 from node.config.settings import KeylessAccess, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening
@@ -35,11 +34,10 @@ from node.listeners import serve
 from node.observe import logs
 from node.observe.aggregate import Aggregate
 from node.observe.host import Host
-from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
+from node.observe.samples import LoopLag
 from node.peers.bootstrap import Bootstrap
-from node.peers.followers import follow_revoked
-from node.peers.node_events import NodeEvents
+from node.peers.followers import NodeEvents, follow_revoked
 from node.world import NodeWorld
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of

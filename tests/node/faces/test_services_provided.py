@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from node.config.addresses import HostPort
-from node.provide.agents.provider import AgentsProvider
-from node.provide.batch.provider import BatchProvider
+from node.provide.agents import AgentsProvider
+from node.provide.batch import BatchProvider
 from node.provide.face import application
 from node.provide.plan import ProviderPlan
 from node.provide.service import registrations

@@ -7,10 +7,9 @@ import pytest
 from aiohttp import web
 
 from node.provide.database.postgres import PostgresDatabase
-from node.provide.vectors import columns
+from node.provide.vectors import VectorsProvider, columns
 from node.provide.vectors import engine as engines
 from node.provide.vectors import face as faces
-from node.provide.vectors.provider import VectorsProvider
 from registry.records import ModelType
 from tests.node.faces.assembly import openai_at, told
 from tests.node.faces.test_services import as_specified

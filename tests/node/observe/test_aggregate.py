@@ -5,9 +5,9 @@ from collections import Counter
 from node.connection_limits import ConnectionCounts
 from node.observe.aggregate import Aggregate, together
 from node.observe.counters import Counts, LabelledCount
-from node.observe.loop_lag import LoopLag
+from node.observe.log_writer import LogLine, RecentLines
 from node.observe.metrics import Metrics
-from node.observe.recent_lines import LogLine, RecentLines
+from node.observe.samples import LoopLag
 from node.processes.protocol import LoadReport
 from registry.records import Load, Service
 from router.workers import Worker

@@ -1,4 +1,4 @@
-"""Nodes that come and go: what the log says, and what becomes of the links to them and their reported loads."""
+"""Followers of node changes: log lines, links, loads, revoked grants, and the events that people see."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.peers.followers import follow_links, follow_loads, log_changes
+from node.peers.followers import NodeEvents, follow_links, follow_loads, log_changes
 from registry import wire
 from registry.catalog import Catalog
-from registry.members.liveness import Presence
+from registry.members.liveness import MemberHealth, Presence
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Load, PeerId, Record, Service, Standing, Version
@@ -22,7 +22,64 @@ from router.peers.paths import Link
 from tests.router.peer_node import peer_node, way_to
 from tests.router.test_dispatch import World
 from tests.router.world import links, own, until
+from tests.strategies import IDENTITIES
 from tests.workers.openai_worker import running
+
+OWNER = IDENTITIES[0]
+SIGNER = OWNER.peer
+
+
+def catalog() -> Catalog:
+    record = Record(node=SIGNER, version=Version(1, 1), name="them")
+    return Catalog().merge([wire.encode_record(record, OWNER)])
+
+
+@dataclass
+class WatchedOthers:
+    """Other nodes; a test may change what is known of them."""
+
+    now: Presence = Presence.ALIVE
+    catalog: Catalog = field(default_factory=catalog)
+
+    def presence(self, node: PeerId) -> Presence:
+        return self.now
+
+    def health_of(self, node: PeerId) -> MemberHealth | None:
+        return None
+
+
+def test_each_change_of_a_nodes_presence_is_one_event() -> None:
+    others = WatchedOthers()
+    events = NodeEvents(others, lambda: 7.0)
+    story = [Presence.ALIVE, Presence.ALIVE, Presence.SUSPECT, Presence.LOST, Presence.LOST]
+    for others.now in story:
+        events.changed([SIGNER])
+    assert [(one.was, one.now) for one in events.events] == [
+        ("", "alive"), ("alive", "suspect"), ("suspect", "lost"),
+    ]  # fmt: skip
+    assert {(one.node, one.name, one.at) for one in events.events} == {(SIGNER, "them", 7.0)}
+    assert (events.count, events.changes) == (3, 5)
+
+
+def test_a_node_that_was_forgotten_is_new_when_it_comes_back() -> None:
+    others = WatchedOthers()
+    events = NodeEvents(others, lambda: 7.0)
+    events.changed([SIGNER])
+    others.catalog = Catalog()
+    events.changed([SIGNER])
+    others.catalog = catalog()
+    events.changed([SIGNER])
+    assert [one.was for one in events.events] == ["", ""]
+
+
+def test_only_the_last_events_are_remembered() -> None:
+    others = WatchedOthers()
+    events = NodeEvents(others, lambda: 7.0, most=2)
+    for others.now in [Presence.ALIVE, Presence.SUSPECT] * 3:
+        events.changed([SIGNER])
+    assert len(events.events) == 2
+    assert events.count == 6
+
 
 THEM = PeerId("them")
 SERVICE = Service("p", "m")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from node.provide.batch import BatchFace
 from node.provide.batch.engine import BatchEngine
-from node.provide.batch.face import BatchFace
 from node.provide.batch.store import BatchStore
 from node.provide.database import SqliteDatabase
 from node.provide.face import application

@@ -5,8 +5,7 @@ from itertools import count
 import pytest
 
 from node.provide.database import SqliteDatabase
-from node.provide.database.postgres import PostgresDatabase
-from node.provide.vectors.pgvector import PgVectors
+from node.provide.database.postgres import PgVectors, PostgresDatabase
 from node.provide.vectors.sqlite_vec import SqliteVectors
 
 KINDS = ("sqlite", "postgres")

@@ -10,7 +10,7 @@ import pytest
 
 from node.cli import provide
 from node.config.addresses import HostPort
-from node.provide.batch.provider import BatchProvider
+from node.provide.batch import BatchProvider
 from node.provide.files import KEEP
 from node.provide.plan import ProviderPlan
 from node.provide.service import _key, registrations

@@ -7,8 +7,8 @@ from node.auth.usage_row import UsageRow
 from node.faces.openapi import operators, projects
 from node.faces.openapi.models import KINDS, paths_under
 from node.faces.v0.registration import read_worker
-from node.observe.recent_lines import LogLine
-from node.peers.node_events import NodeEvent
+from node.observe.log_writer import LogLine
+from node.peers.followers import NodeEvent
 from router.requests import MODEL_KINDS
 from tests.node.faces.v0.test_registration import HERE
 

@@ -10,7 +10,7 @@ import pytest
 
 from node.auth.keys import Allowance, Role
 from node.faces.v1 import live
-from node.observe.queue_samples import QueueSamples
+from node.observe.samples import QueueSamples
 from registry import wire
 from registry.catalog import Catalog
 from registry.mesh.memory.network import MemoryNet

@@ -4,8 +4,7 @@ import pytest
 
 from node.provide.batch.store import BatchStore
 from node.provide.database import DatabaseError, postgres
-from node.provide.database.postgres import PostgresDatabase
-from node.provide.vectors.pgvector import PgVectors
+from node.provide.database.postgres import PgVectors, PostgresDatabase
 from node.provide.vectors.store import VectorStore
 from tests.postgres_server import PASSWORD, PostgresServer
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from node.auth.receipt_book import MAX_WAITING, ReceiptBook
+from node.auth.books import MAX_WAITING, ReceiptBook
 from node.auth.receipts import Side
 from router.openai.usage import Usage
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from node.auth.prices import parse, with_costs
-from node.auth.usage_row import UsageRow, sums
+from node.auth.usage_row import UsageRow, parse_price, sums, with_costs
 
-PRICES = [parse("llama-70b=2/6"), parse("lab/*=0.5/0.5"), parse("llama*=0.2/0.6")]
+PRICES = [parse_price("llama-70b=2/6"), parse_price("lab/*=0.5/0.5"), parse_price("llama*=0.2/0.6")]
 
 
 def row(model, read=1_000_000, written=500_000):
@@ -45,4 +44,4 @@ def test_without_prices_rows_are_as_they_were():
 )
 def test_text_that_is_no_price_is_refused(text):
     with pytest.raises(ValueError, match="PATTERN=INPUT/OUTPUT"):
-        parse(text)
+        parse_price(text)

@@ -1,0 +1,186 @@
+"""Samples of the event loop's lag, of queues, and of refusals."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.auth.usage_history import BUCKET, UsageHistory
+from node.observe import samples
+from node.observe.recent import RecentRequests
+from node.observe.samples import (
+    FRESH,
+    LAG_PERIOD,
+    LINES,
+    QUIET,
+    WINDOW,
+    LoopLag,
+    QueueSamples,
+    Refusals,
+    WindowMaximum,
+)
+from registry.records import Load, PeerId, Service
+from router.state.remote_load import Report, Reports
+from tests.node.auth.test_usage_history import Time, row
+
+
+def test_nothing_was_late_before_anything_was_measured():
+    assert WindowMaximum().worst(0.0) == 0.0
+
+
+def test_a_wake_ahead_of_time_is_not_late():
+    maximum = WindowMaximum()
+    maximum.note(-0.001, 1.0)
+    assert maximum.worst(1.0) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, 10)), min_size=1))
+def test_the_worst_of_the_last_minute_is_told(steps):
+    maximum, now, all_of_it = WindowMaximum(), 0, []
+    for wait, late in steps:
+        now += wait
+        maximum.note(late, now)
+        all_of_it.append((now, late))
+        assert maximum.worst(now) == max(late for at, late in all_of_it if at > now - WINDOW)
+    assert maximum.worst(now + WINDOW) == 0.0
+
+
+def test_the_number_of_remembered_values_is_bounded():
+    maximum = WindowMaximum()
+    for n in range(10_000):
+        maximum.note(1.0 / (n + 1), n * LAG_PERIOD)
+    assert len(maximum._worst) <= WINDOW / LAG_PERIOD + 1
+
+
+class Ended(Exception):
+    """The clock has no more values."""
+
+
+async def test_a_loop_that_was_blocked_is_noticed():
+    said = iter((0.0, 5.0))
+
+    def clock() -> float:
+        for moment in said:
+            return moment
+        raise Ended
+
+    loop_lag = LoopLag()
+    with pytest.raises(Ended):
+        await loop_lag.watch(clock, iter((1.0, 1.5, 1.5)).__next__)
+    assert loop_lag.lag.worst(5.0) == pytest.approx(5.0 - LAG_PERIOD)
+    assert loop_lag.busy.worst(5.0) == pytest.approx(0.5)
+
+
+OWN, OTHER = PeerId("own"), PeerId("other")
+TINY, LARGE = Service("p", "tiny"), Service("p", "large")
+
+
+class Workers:
+    def __init__(self):
+        self.loads = {}
+
+    def busy(self):
+        return dict(self.loads)
+
+
+class Scene:
+    def __init__(self):
+        self.time = Time()
+        self.history, self.workers, self.reports = UsageHistory(self.time), Workers(), Reports()
+        self.recent = RecentRequests(self.time)
+        self.samples = QueueSamples(
+            self.history,
+            self.recent,
+            own=OWN,
+            busy=self.workers,
+            reports=self.reports,
+            now=self.time,
+        )
+
+    def hear(self, service, queued):
+        self.reports.hear(OTHER, service, Report(Load(1, queued), 0, self.time.now))
+
+
+def test_the_longest_queue_of_each_bucket_is_kept():
+    scene = Scene()
+    for queued in (2, 5, 0):
+        scene.workers.loads = {TINY: Load(1, queued)}
+        scene.samples.look()
+    scene.time.now += BUCKET
+    scene.workers.loads = {TINY: Load(1, 3)}
+    scene.samples.look()
+    assert [one.queued for one in scene.history.buckets("tiny", OWN)[-2:]] == [5, 3]
+    assert scene.history.total("tiny", OWN).queued == 5
+    assert scene.history.total("tiny", OWN).requests == 0
+
+
+def test_a_report_of_another_node_counts_while_fresh_and_only_for_models_asked_here():
+    scene = Scene()
+    scene.history.add(row("tiny", OTHER))
+    scene.hear(TINY, 4)
+    scene.hear(LARGE, 9)
+    scene.samples.look()
+    assert scene.history.total("tiny", OTHER).queued == 4
+    assert scene.history.pairs() == [("tiny", OTHER)]
+    scene.hear(TINY, 8)
+    scene.time.now += FRESH + 1
+    scene.samples.look()
+    assert scene.history.total("tiny", OTHER).queued == 4
+
+
+def test_refusals_are_counted_once():
+    scene = Scene()
+    scene.recent.refused["tiny", OTHER] += 2
+    scene.samples.look()
+    scene.samples.look()
+    assert scene.history.total("tiny", OTHER).refused == 2
+    assert scene.history.buckets("tiny", OTHER)[-1].refused == 2
+
+
+def test_a_model_name_that_a_caller_made_up_is_not_kept():
+    scene = Scene()
+    scene.workers.loads = {TINY: Load(1, 0)}
+    scene.recent.refused["tiny", OWN] += 1
+    scene.recent.refused["made up", OWN] += 1
+    scene.samples.look()
+    assert scene.history.pairs() == [("tiny", OWN)]
+
+
+def test_nothing_is_said_while_nothing_is_refused():
+    assert not [*Refusals().due({"frames_in": 9, "frames_bad": 0}, 0.0)]
+
+
+@pytest.mark.parametrize("event", LINES)
+def test_the_first_refusal_is_logged_at_once_and_the_rest_together_a_minute_later(event):
+    told = Refusals()
+    assert [*told.due({event: 1}, 10.0)] == [(LINES[event], 1)]
+    assert not [*told.due({event: 500}, 11.0)]
+    assert not [*told.due({event: 900}, 9.9 + QUIET)]
+    assert [*told.due({event: 1_000}, 10.0 + QUIET)] == [(LINES[event], 999)]
+    assert not [*told.due({event: 1_000}, 10.0 + 9 * QUIET)]
+
+
+def test_each_event_has_a_line_of_its_own():
+    told = Refusals()
+    assert len([*told.due(dict.fromkeys(LINES, 3), 0.0)]) == len(LINES)
+
+
+@pytest.mark.parametrize("line", LINES.values())
+def test_a_line_takes_one_number(line):
+    assert line % 7
+
+
+async def test_a_due_line_is_written_as_a_warning(caplog, monkeypatch):
+    monkeypatch.setattr(samples, "REFUSAL_PERIOD", 0)
+    moments = iter((0.0, 1.0, QUIET))
+    counts = iter({"frames_bad": n} for n in (3, 8, 10, 10))
+
+    def clock():
+        for moment in moments:
+            return moment
+        raise Ended
+
+    with pytest.raises(Ended):
+        await Refusals().watch(lambda: next(counts), clock)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [LINES["frames_bad"] % 3, LINES["frames_bad"] % 7]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
