@@ -40,9 +40,8 @@ from router.requests import Request
 from router.select.candidates import Candidate, hold_back_newcomers
 from router.select.policy import Policy, order_candidates
 from router.select.weights import candidates_to_query, longest_useful_wait
-from router.state.estimator import Estimator
+from router.state.estimator import Estimator, ObservedTime
 from router.state.in_flight import Occupancy
-from router.state.observed_time import ObservedTime
 from router.state.prefix_index import PrefixIndex
 from router.state.remote_load import Report, Reports
 from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime

@@ -23,9 +23,8 @@ from node.auth.forwarded import NO_PROXIES, TrustedProxies
 from node.connection_limits import ConnectionLimits
 from registry.records import PeerId
 from registry.task_group import BackgroundTasks
-from router.peers.alpn import NegotiatingProtocol
-from router.peers.certificate import peer_of_certificate
 from router.peers.muxed import MuxedConnection
+from router.peers.tls import NegotiatingProtocol, peer_of_certificate
 
 MAX_BYTES = 2_048
 """The longest preamble that is read: two addresses, and what a proxy adds about TLS and itself."""

@@ -33,8 +33,7 @@ from node.lane.connection import LaneConnection
 from node.tls import Certificate
 from registry.errors import InvalidSignature, listen_error_text
 from registry.records import PeerId
-from router.peers.alpn import offer_sharing
-from router.peers.certificate import peer_of_certificate, trust
+from router.peers.tls import offer_sharing, peer_of_certificate, trust
 
 MOST = 1_048_576
 """Open files that are requested if the system has no limit."""

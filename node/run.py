@@ -50,8 +50,8 @@ from registry.errors import RegistryError, StoreUnavailable
 from registry.records import Reach, Standing
 from registry.service import Registry
 from registry.signing import Identity
-from router.peers.certificate import certificate_of, server_context
 from router.peers.pipes import serve_pipe
+from router.peers.tls import certificate_of, server_context
 
 log = logging.getLogger("modelvine.node")
 

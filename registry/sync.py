@@ -10,27 +10,146 @@ inside the buckets that differ, then pull what is newer there and push what is n
     heard     after a start only                  →  the nodes that the peer heard lately, each with its age
 
 Pulls and pushes repeat until nothing is left or the exchange has been long enough.
+
+A message that is too long is not parsed. Like a malformed one it raises `InvalidFrame`.
 """
 
 import math
+import struct
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Annotated, TypeVar
 
-from registry import messages, wire
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from registry import signing, wire
 from registry.catalog import BUCKETS, Catalog, Signed
 from registry.clock import Clock
 from registry.effects import Effect, Persist, RecordsRefused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.members.liveness import Status
-from registry.messages import (
-    FRAME_HEAD,
-    MAX_BATCH_BYTES,
-    MAX_LISTED,
-    Held,
-)
+from registry.mesh import MAX_FRAME_BYTES
 from registry.records import PeerId
 from registry.replica import Replica
+
+MAX_LISTED = 20_000
+"""Most entries of one listing; no registry is larger."""
+
+MAX_LISTING_BYTES = 4 * 1024 * 1024
+"""Most bytes of one listing; with `MAX_LISTED` entries it takes about 3 MiB."""
+
+MAX_BATCH_BYTES = 512 * 1024
+"""Most bytes of frames in one pull or push. Checking their signatures keeps the event loop busy for about 0.2 s."""
+
+FRAME_HEAD = struct.Struct(">fI")
+"""Age in seconds and length of a frame in a batch."""
+
+_ROW = struct.Struct(f">{signing.KEY_BYTES}sf")
+
+_M = TypeVar("_M", bound=BaseModel)
+_Count = Annotated[int, Field(ge=0, le=wire.MAX_COUNTER)]
+_Id = Annotated[PeerId, Field(max_length=64)]
+
+
+Held = tuple[int, int, str]
+"""What one side holds of a node: epoch, sequence, and the beginning of the fingerprint in hex. The greater is newer."""
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Listing(_Message):
+    """Node → [epoch, sequence, fingerprint]."""
+
+    held: Annotated[
+        dict[_Id, tuple[_Count, _Count, Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]],
+        Field(max_length=MAX_LISTED),
+    ]
+
+
+class _Numbers(_Message):
+    buckets: Annotated[list[int], Field(max_length=BUCKETS)]
+
+
+class _Wanted(_Message):
+    nodes: Annotated[list[_Id], Field(max_length=MAX_LISTED)]
+
+
+def require_at_most(limit: int, message: bytes) -> None:
+    """Raise `InvalidFrame` when a message is longer than `limit` bytes."""
+    if len(message) > limit:
+        raise InvalidFrame(f"at most {limit:,} bytes are allowed, not {len(message):,}")
+
+
+def _read(kind: type[_M], message: bytes, *, at_most: int) -> _M:
+    require_at_most(at_most, message)
+    try:
+        return kind.model_validate_json(message)
+    except ValidationError as error:
+        raise InvalidFrame("a malformed message") from error
+
+
+def write_buckets(numbers: Iterable[int]) -> bytes:
+    """Encode the numbers of the buckets to list."""
+    return orjson.dumps({"buckets": [*numbers]})
+
+
+def read_buckets(body: bytes) -> list[int]:
+    """Return the numbers of the buckets that a peer wants listed."""
+    return _read(_Numbers, body, at_most=MAX_FRAME_BYTES).buckets
+
+
+def write_wanted(nodes: Iterable[PeerId]) -> bytes:
+    """Encode the nodes whose records are wanted."""
+    return orjson.dumps({"nodes": [*nodes]})
+
+
+def read_wanted(body: bytes) -> list[PeerId]:
+    """Return the nodes whose records a peer wants."""
+    return _read(_Wanted, body, at_most=MAX_LISTING_BYTES).nodes
+
+
+def write_listing(held: dict[PeerId, Held]) -> bytes:
+    """Encode what is held."""
+    return orjson.dumps({"held": held})
+
+
+def read_listing(listing: bytes) -> dict[PeerId, Held]:
+    """Return what a peer holds."""
+    return _read(_Listing, listing, at_most=MAX_LISTING_BYTES).held
+
+
+def unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:
+    """Yield the age and the bytes of each frame in a batch."""
+    require_at_most(MAX_BATCH_BYTES, batch)
+    at = 0
+    while at < len(batch):
+        head = batch[at : at + FRAME_HEAD.size]
+        if len(head) < FRAME_HEAD.size:
+            raise InvalidFrame("a batch that ends in the middle of a frame")
+        age, length = FRAME_HEAD.unpack(head)
+        frame = batch[at + FRAME_HEAD.size : at + FRAME_HEAD.size + length]
+        if len(frame) != length or length > MAX_FRAME_BYTES:
+            raise InvalidFrame("a batch with a frame that is cut short")
+        yield age, frame
+        at += FRAME_HEAD.size + length
+
+
+def write_heard(ages: Iterable[tuple[PeerId, float]]) -> bytes:
+    """Encode nodes with the seconds since their last sign of life."""
+    return b"".join(_ROW.pack(signing.public_of(node), age) for node, age in ages)
+
+
+def read_heard(rows: bytes) -> list[tuple[PeerId, float]]:
+    """Return the nodes that a peer heard, and how many seconds ago; an age may be any float."""
+    require_at_most(MAX_LISTED * _ROW.size, rows)
+    if len(rows) % _ROW.size:
+        raise InvalidFrame("a list of the living that is cut short")
+    return [(signing.peer_of(public), age) for public, age in _ROW.iter_unpack(rows)]
+
 
 MAX_BATCHES = 32
 """Most pulls, and most pushes, of one exchange; the rest waits for the next."""
@@ -81,8 +200,8 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
     if answer == EQUAL:
         return (yield from _ask_hearsay(replica, clock, []))
     unlike = _differing_buckets(_buckets(replica.catalog), answer)
-    listing = yield Step(_LIST + messages.write_buckets(unlike))
-    theirs = messages.read_listing(listing)
+    listing = yield Step(_LIST + write_buckets(unlike))
+    theirs = read_listing(listing)
     ours = _list_records(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if node in ours and theirs[node] > ours[node])
     owed = sorted(node for node in ours if node not in theirs or ours[node] > theirs[node])
@@ -109,9 +228,9 @@ def _strangers(replica: Replica, listed: Sequence[PeerId], room: int, now: float
 def _fetch(
     nodes: Sequence[PeerId], effects: Sequence[Effect] = ()
 ) -> Generator[Step, bytes, bytes]:
-    batch = yield Step(_PULL + messages.write_wanted(nodes), effects)
+    batch = yield Step(_PULL + write_wanted(nodes), effects)
     # The peer listed them a moment ago: listing records that are not there makes this node work for nothing.
-    if {wire.author_of(frame) for _, frame in messages.unpack(batch)}.isdisjoint(nodes):
+    if {wire.author_of(frame) for _, frame in unpack(batch)}.isdisjoint(nodes):
         raise InvalidFrame("listed records cannot be fetched")
     return batch
 
@@ -146,7 +265,7 @@ def _ask_hearsay(replica: Replica, clock: Clock, effects: list[Effect]) -> Excha
         return effects
     rows = yield Step(_HEARD, effects)
     now = clock()
-    heard = messages.read_heard(rows)
+    heard = read_heard(rows)
     return [e for node, age in heard for e in replica.told(node, _heard_at(age, now), now)]
 
 
@@ -160,12 +279,12 @@ def answer(
         same = body == bytes.fromhex(catalog.digest)
         return (EQUAL if same else b"".join(_buckets(catalog))), []
     if kind == _LIST:
-        return messages.write_listing(_list_records(catalog, messages.read_buckets(body))), []
+        return write_listing(_list_records(catalog, read_buckets(body))), []
     if kind == _PULL:
-        batch, _ = _pack(replica, messages.read_wanted(body)[:MAX_LOOKED_UP], now)
+        batch, _ = _pack(replica, read_wanted(body)[:MAX_LOOKED_UP], now)
         return batch, []
     if question == _HEARD:
-        return messages.write_heard(_recently_heard(replica, now)), []
+        return write_heard(_recently_heard(replica, now)), []
     if kind == _PUSH:
         _, effects = _merge_batch(replica, body, now, via=asker)
         news = sum(isinstance(effect, Persist) for effect in effects)
@@ -235,7 +354,7 @@ def _read_batch(
     words: list[tuple[float, Signed]] = []
     room = replica.room(via, now)
     left_out = 0
-    for age, frame in messages.unpack(batch):
+    for age, frame in unpack(batch):
         author = wire.author_of(frame)
         held = replica.catalog.held.get(author)
         stranger = held is None and not replica.newcomers.has_met(author)

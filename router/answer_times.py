@@ -10,8 +10,7 @@ from router.openai.usage import TEXT
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.select.fitness import USUAL_BYTES
-from router.state.estimator import PAUSE, Estimator
-from router.state.observed_time import ObservedTime
+from router.state.estimator import PAUSE, Estimator, ObservedTime
 from router.state.prefix_index import PrefixIndex, Read, ReplicaAnswer
 from router.state.remote_load import NewestOfNodes, Reported
 from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime

@@ -21,8 +21,7 @@ from router.ledger import Ledger
 from router.outcome import Outcome
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.state.in_flight import Occupancy
-from router.state.local_load import Tally
+from router.state.in_flight import Occupancy, Tally
 from router.state.stuck import AskedWorker
 from router.trace import AttemptTrace
 

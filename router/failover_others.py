@@ -9,12 +9,19 @@ from router import failover
 from router.attempt import Routed
 from router.errors import AnswerBroken, RouterError
 from router.failover import ContinuedText, Finish, StreamState
-from router.failover_part import WorkerGaveUp
 from router.openai.sse import Event, EventTooLarge, Splitter
 from router.openai.usage import StreamUsage
 
 if TYPE_CHECKING:
     from router.failover_stream import ContinuedAnswer
+
+
+class WorkerGaveUp(AnswerBroken):
+    """A worker reported a failure by an event; `events` is that event and what came with it."""
+
+    def __init__(self, events: bytes) -> None:
+        super().__init__("the worker stopped in the middle of its answer")
+        self.events = events
 
 
 async def continue_stream(

@@ -24,8 +24,7 @@ from router.shared_slots import BorrowedSlots, Lender
 from router.slot_wait import LingeringSlots, SlotWaits
 from router.state.circuit import TRIP, CircuitBreakers, Condition, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
-from router.state.in_flight import InFlight, Occupancy
-from router.state.local_load import LocalLoads, Tally
+from router.state.in_flight import InFlight, LocalLoads, Occupancy, Tally
 from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import HealthTable
 from router.state.remote_load import Report, Reports

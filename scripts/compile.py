@@ -31,21 +31,21 @@ MODULES = """
     registry/bounded.py registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py
     registry/members/liveness.py registry/members/membership.py registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/attempt_runner.py router/dispatch.py
-    router/failover.py router/failover_part.py router/failover_recording.py router/failover_stream.py
-    router/first_byte_timeout.py router/flow.py router/large_bodies.py router/ledger.py
+    router/failover.py router/failover_stream.py router/failover_recording.py
+    router/first_byte_timeout.py router/large_bodies.py router/ledger.py
     router/outcome.py router/requests.py router/slot_discovery.py
     router/dialects/openai_http/endpoints.py router/dialects/openai_http/json_answer.py
     router/dialects/openai_http/worker_call.py router/dialects/peer.py
-    router/http/connection.py router/http/cut_through.py router/http/deadlines.py router/http/exchange.py router/http/heads.py
-    router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/timers.py router/http/write_batch.py
+    router/http/connection.py router/http/cut_through.py router/http/timers.py router/http/exchange.py router/http/heads.py
+    router/http/pool.py router/http/reply.py router/http/write_batch.py
     router/openai/body.py router/openai/prefixes.py router/openai/sse.py router/openai/usage.py
-    router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
+    router/peers/links.py router/peers/mux.py router/peers/muxed.py router/peers/muxed_stream.py
     router/peers/paths.py router/peers/shared_place.py
     router/policies/p2c.py
     router/select/attempts.py router/select/candidates.py router/select/policy.py router/select/rendezvous.py
     router/select/weights.py
     router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
-    router/state/local_load.py router/state/observed_time.py router/state/prefix_index.py router/state/queue.py
+    router/state/prefix_index.py router/state/queue.py
     router/state/readiness.py router/state/remote_load.py router/state/service_time.py router/state/slow_start.py
     router/state/stuck.py
 """.split()  # noqa: SIM905  (a list would be a page)

@@ -29,6 +29,8 @@ MAX_FILE_LINES = 400
 MAX_LONGER_LINES = 600
 LONGER = {
     "node/cli/console/options.py": "the options of all commands, and the parser of their words",
+    "registry/mesh/memory.py": "a mesh in memory: what it does for a node, and its network",
+    "router/peers/mux.py": "a multiplexer, and its frames and events",
     "node/faces/errors.py": "one tree of errors and one table of them",
 }
 MAX_FUNCTION_LINES = 60
@@ -51,7 +53,7 @@ CATCH_ALL = {
     "node/lane/connection.py": "hands an error that nothing foresaw to the outermost middleware",
     "node/provide/batch/engine.py": "the outermost of one line of a batch: the other lines go on",
     "node/runtime.py": "the supervisor of background tasks",
-    "router/peers/certificate.py": "a library that raises anything for the certificate that a peer made up",
+    "router/peers/tls.py": "a library that raises anything for the certificate that a peer made up",
     "router/rpc/server.py": "the outermost of every RPC: the library would tell the caller an exception's text",
     "registry/mesh/libp2p/guards.py": "guards against libp2p, which raises anything",
     "registry/mesh/libp2p/thread.py": "errors cross to the thread that called",

@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from node.compiled import is_compiled
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import Running, World, node, until
 from tests.workers.openai_worker import running
 

@@ -35,7 +35,7 @@ from registry.mesh import Pipe
 from registry.records import PeerId, Reach, Standing
 from registry.signing import Identity
 from registry.store import Change, Put, Space, check_limits
-from router.peers.certificate import certificate_of, server_context
+from router.peers.tls import certificate_of, server_context
 
 HTTP, LINK = 6100, 6102
 TOKEN = "the-token-of-all-nodes"

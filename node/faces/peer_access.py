@@ -15,8 +15,8 @@ from registry.clock import Clock
 from registry.errors import RegistryError
 from registry.members.liveness import Presence
 from registry.records import PeerId
-from router.peers.certificate import peer_of_certificate
 from router.peers.headers import GRANT, HOP
+from router.peers.tls import peer_of_certificate
 
 
 class KnownPeers(Protocol):

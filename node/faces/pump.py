@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from router.answer import Flow
 from router.errors import AnswerBroken
-from router.flow import Flow
 from router.http.cut_through import CutThrough
 
 if TYPE_CHECKING:

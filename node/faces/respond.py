@@ -29,11 +29,10 @@ from node.faces.stream_tap import StreamTap
 from node.lane.request import HttpRequest
 from registry.values import replace_fields
 from router import failover
-from router.answer import Answer
+from router.answer import Answer, Flow
 from router.attempt import Attempt, Routed
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import ContinuedAnswer
-from router.flow import Flow
 from router.openai.usage import TEXT
 from router.peers.headers import ATTEMPTS, READY, USAGE, WAIT
 from router.requests import Kind, Request

@@ -18,8 +18,7 @@ from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import COPIED_BYTES, LaneResponse, head_of
-from router.http.heads import header_lines
-from router.http.repeated_head import TRIES, RepeatedHead, repeated_head_of
+from router.http.heads import TRIES, RepeatedHead, header_lines, repeated_head_of
 from router.peers.muxed_stream import MuxedStream
 
 PIECES = 32

@@ -50,7 +50,7 @@ from node.processes.protocol import (
 from node.runtime import supervise
 from node.tls import Certificate, configured_certificate
 from router.http.pool import ConnectionPool
-from router.peers.certificate import server_context
+from router.peers.tls import server_context
 
 log = logging.getLogger("modelvine.processes")
 

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from router.http import repeated_head
+from router.http import heads
 from router.http.answer_headers import AnswerHeaders
 from router.http.errors import HttpError, HungUp, NotHttp
 from router.http.reply import FULL_BYTES, Reply
@@ -46,7 +46,7 @@ class ConnectionOwner(Protocol):
 class _KnownHead:
     """The newest head of a whole answer, and what was parsed from it; `tells` says whether a node told of its worker in it."""
 
-    head: repeated_head.RepeatedHead
+    head: heads.RepeatedHead
     status: int
     headers: AnswerHeaders
     tells: bool
@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes_without_body = 0
         self._headers = AnswerHeaders()
         self._known_head: _KnownHead | None = None
-        self._tries = repeated_head.TRIES
+        self._tries = heads.TRIES
         self._until_close = False
         self._between_chunks = False
         """Whether the next byte is the first of a chunk."""
@@ -327,13 +327,13 @@ class Connection(asyncio.BufferedProtocol):
     def _take_known_head(self, data: bytes | memoryview, reply: Reply, seen: _KnownHead) -> bool:
         """Take in a whole answer whose head was parsed before on this connection, and return whether it was one."""
         whole, headers, cut_at = bytes(data), seen.headers, 0
-        if seen.tells and (other := repeated_head.split_worker_lines(whole)) is not None:
+        if seen.tells and (other := heads.split_worker_lines(whole)) is not None:
             whole, told, cut_at = other
             headers = headers.with_worker_headers(told)
         found = seen.head.match(whole)
         if found is None or found[0] + found[1] != len(whole) or cut_at + len(_HEAD_END) > found[0]:
             return False
-        self._tries, self.streamed = repeated_head.TRIES, False
+        self._tries, self.streamed = heads.TRIES, False
         # The length, request id and date in `headers` are those of the earlier answer; no reader uses them.
         reply.feed_complete(seen.status, headers, whole[found[0] :])
         self._release(stays=True)
@@ -356,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             self._tries -= 1
             if self._tries >= 0:
                 self._remember(data, reply)
-            elif self._tries <= -repeated_head.PARSED:
+            elif self._tries <= -heads.PARSED:
                 self._tries = 1
         self._bytes_without_body, self._until_close, self._between_chunks = 0, False, False
         self._read_buffer = _LITTLE
@@ -389,12 +389,12 @@ def _poll_unread(transport: asyncio.Transport) -> select.poll:
 
 def _known_head_of(head: bytes, reply: Reply) -> _KnownHead | None:
     """Return a head and its headers, without those in which a node tells of its worker, which differ each time."""
-    headers, other = reply.headers, repeated_head.split_worker_lines(head)
+    headers, other = reply.headers, heads.split_worker_lines(head)
     if other is not None:
         head, told, _ = other
         headers = AnswerHeaders({n: v for n, v in headers.items() if n not in told})
     # A head with a second pair of these lines is not remembered: of two headers with one name the last counts.
-    twice = repeated_head.has_worker_lines(head)
-    if twice or (known := repeated_head.repeated_head_of(head, dated=True)) is None:
+    twice = heads.has_worker_lines(head)
+    if twice or (known := heads.repeated_head_of(head, dated=True)) is None:
         return None
     return _KnownHead(known, reply.status, headers, other is not None)

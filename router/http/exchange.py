@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
 from registry.values import value_class
-from router.answer import NOTHING, Answer, Route
+from router.answer import NOTHING, Answer, Flow, Listener, Route
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -25,14 +25,12 @@ from router.errors import (
     WorkerTooSmall,
     WorkerUnreachable,
 )
-from router.flow import Flow, Listener
 from router.http.answer_headers import COMPRESSED, NO_HEADERS, HeadFacts, facts_of, is_encoded
 from router.http.cut_through import CutThrough
-from router.http.deadlines import Deadlines
 from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp, WaitEnded
 from router.http.pool import ConnectionPool
 from router.http.reply import Reply
-from router.http.timers import Timers
+from router.http.timers import Deadlines, Timers
 from router.openai.sse import Splitter
 from router.settings import RouterSettings
 

@@ -16,15 +16,14 @@ from registry.records import PeerId, Reach
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
-from router.http.deadlines import Deadlines
 from router.http.errors import HttpError
 from router.http.heads import header_lines
 from router.http.pool import WorkerPools
-from router.peers.alpn import offer_sharing
-from router.peers.certificate import client_context, peer_of_certificate
+from router.http.timers import Deadlines
 from router.peers.headers import GRANT, HOP
 from router.peers.paths import Link, PeerPath
 from router.peers.pipes import Peers
+from router.peers.tls import client_context, offer_sharing, peer_of_certificate
 from router.settings import RouterSettings
 from router.slot_wait import LingeringSlots
 from router.ssrf_guard import SsrfGuard

@@ -4,26 +4,81 @@ It is narrower than yamux's specification in two points: only the asking side op
 that hundreds of unread streams hold little. Bytes go in, events come out; time is an argument.
 """
 
+import struct
 from collections import deque
 from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
 
 from registry.errors import ProtocolViolation
 from registry.intake.rate import RateLimit
-from router.peers.mux_frames import (
-    BRIEF,
-    FRAME,
-    PLAIN_DATA,
-    VERSION,
-    Answered,
-    Ended,
-    Event,
-    Flag,
-    FrameType,
-    GoneAway,
-    Opened,
-    Received,
-    StreamCut,
-)
+
+FRAME = struct.Struct("!BBHII")
+"""Head of a frame: version, kind, flags, stream, number. As many bytes as the number says follow that of a `DATA` frame."""
+
+VERSION = 0
+
+PLAIN_DATA = struct.Struct("!4xII")
+"""Header of a `DATA` frame without flags."""
+
+BRIEF = struct.Struct("!III")
+"""Header of a frame whose version, kind and flags are read as one number: 0 for `DATA` without flags."""
+
+
+class FrameType(IntEnum):
+    """Kind of a frame."""
+
+    DATA = 0
+    WINDOW = 1
+    PING = 2
+    GO_AWAY = 3
+
+
+class Flag(IntFlag):
+    """Flags of a frame."""
+
+    SYN = 1
+    ACK = 2
+    FIN = 4
+    RST = 8
+
+
+class Opened(NamedTuple):
+    """The other side opened a stream."""
+
+    stream: int
+
+
+class Received(NamedTuple):
+    """Bytes of a stream came; call `Mux.consumed` when its reader has taken them."""
+
+    stream: int
+    data: bytes
+
+
+class Ended(NamedTuple):
+    """The other side sends nothing more on a stream."""
+
+    stream: int
+
+
+class StreamCut(NamedTuple):
+    """The other side reset a stream; `taken` says whether it had accepted the stream at all."""
+
+    stream: int
+    taken: bool
+
+
+class GoneAway(NamedTuple):
+    """The other side takes no new streams; those that it has accepted go on."""
+
+
+class Answered(NamedTuple):
+    """The other side answered a ping: it is alive."""
+
+
+Event = Opened | Received | Ended | StreamCut | GoneAway | Answered
+
 
 WINDOW = 64 * 1024
 """Bytes by which a new stream's sender may be ahead of its reader."""

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from registry.errors import ProtocolViolation
-from router.peers.mux import Mux
-from router.peers.mux_frames import Answered, Ended, Event, GoneAway, Opened, Received, StreamCut
+from router.peers.mux import Answered, Ended, Event, GoneAway, Mux, Opened, Received, StreamCut
 from router.peers.muxed_stream import MuxedStream, StreamProtocol
 
 LOOK_SECONDS = 5.0

@@ -10,10 +10,10 @@ from yarl import URL
 from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
 from router.answer import Route
-from router.http.deadlines import Deadlines
 from router.http.errors import HttpError, NotHttp
 from router.http.heads import request_head
 from router.http.pool import Objection, request_start, tcp_dialer
+from router.http.timers import Deadlines
 from router.peers.pipes import Peers, pipe_dialer
 from router.peers.shared_place import PIPE_STREAMS, SharedPool
 from router.requests import Kind

@@ -8,8 +8,8 @@ from typing import cast
 from router.http.connection import Connection, ConnectionOwner
 from router.http.errors import CannotConnect
 from router.http.pool import ConnectionPool, RawDial
-from router.peers.alpn import NegotiatingProtocol
 from router.peers.muxed import MuxedConnection
+from router.peers.tls import NegotiatingProtocol
 from router.settings import RouterSettings
 
 STREAMS = 128

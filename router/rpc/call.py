@@ -17,8 +17,8 @@ from yarl import URL
 
 from router.dialects import ALIVE_SECONDS
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
-from router.http.deadlines import Deadlines
 from router.http.heads import headers_to
+from router.http.timers import Deadlines
 from router.requests import Request
 from router.rpc.channel_pool import ChannelPlace, WorkerChannel
 from router.rpc.failures import RpcFailed

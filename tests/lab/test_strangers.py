@@ -14,7 +14,7 @@ import pytest
 
 from node.secrets.identity import load
 from node.secrets.secret_files import write_new_swarm_key
-from router.peers.certificate import certificate_of, client_context
+from router.peers.tls import certificate_of, client_context
 from tests.lab.lab import MESH_PORT, Lab
 from tests.lab.net import Network
 from tests.swarm.client import Client

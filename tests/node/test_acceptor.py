@@ -22,10 +22,9 @@ from router.http.errors import CannotConnect, HttpError, HungUp
 from router.http.heads import request_head
 from router.http.pool import tcp_dialer
 from router.http.reply import Reply
-from router.peers.alpn import offer_sharing
-from router.peers.certificate import certificate_of, client_context, server_context, trust
 from router.peers.mux import EXTRA_BYTES, WINDOW
 from router.peers.shared_place import STREAMS, SharedPool
+from router.peers.tls import certificate_of, client_context, offer_sharing, server_context, trust
 from router.settings import RouterSettings
 from tests.router.world import until
 

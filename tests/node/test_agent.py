@@ -6,8 +6,7 @@ from pydantic import TypeAdapter
 
 from node.agent import Agent
 from registry.errors import LimitReached, StoreUnavailable
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryMesh, MemoryNet
 from registry.records import Ability, ModelType, Service
 from registry.service import Registry
 from registry.settings import RegistrySettings

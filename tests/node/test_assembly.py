@@ -10,7 +10,7 @@ import pytest
 
 from node.config.settings import Settings
 from registry.members.liveness import Presence
-from registry.mesh.memory.network import Faults, MemoryNet
+from registry.mesh.memory import Faults, MemoryNet
 from registry.records import Standing
 from registry.settings import RegistrySettings
 from router.settings import RouterSettings

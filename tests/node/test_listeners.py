@@ -12,7 +12,7 @@ from registry.catalog import Catalog
 from registry.members.liveness import Presence
 from registry.records import PeerId, Reach, Record, Version
 from registry.signing import Identity
-from router.peers.certificate import certificate_of, server_context
+from router.peers.tls import certificate_of, server_context
 
 OWN, ONE, TWO = (Identity(bytes([number]) * 32) for number in range(3))
 

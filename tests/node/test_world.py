@@ -11,8 +11,7 @@ from node.observe.metrics import Metrics
 from node.world import LATELY, NodeWorld
 from registry.catalog import Signed
 from registry.members.liveness import FRESH, Evidence, Presence
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryMesh, MemoryNet
 from registry.records import PeerId, Record, Service, Version
 from registry.service import Registry
 from registry.settings import RegistrySettings

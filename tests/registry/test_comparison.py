@@ -10,8 +10,7 @@ import pytest
 from registry import sync, wire
 from registry.comparison import FETCHES_AT_ONCE, REFRESH, Comparison
 from registry.effects import Effect
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet, address_of
+from registry.mesh.memory import MemoryMesh, MemoryNet, address_of
 from registry.records import PeerId, Record, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings

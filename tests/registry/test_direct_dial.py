@@ -5,8 +5,7 @@ from dataclasses import replace
 from registry.direct_dial import AT_ONCE, DirectDial
 from registry.errors import PeerUnreachable
 from registry.mesh import Direction, PeerConnection
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryMesh, MemoryNet
 from registry.records import PeerId, Reach
 from registry.replica import Replica
 from registry.settings import RegistrySettings

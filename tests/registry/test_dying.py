@@ -7,7 +7,7 @@ import pytest
 
 from bench.seeds.loop import VirtualLoop
 from registry.members.liveness import Presence
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.registry.test_service import PATIENT, A, B, C, agree, node, until
 
 

@@ -10,8 +10,7 @@ from registry import sync, wire
 from registry.effects import Effect
 from registry.errors import InvalidFrame, LimitReached
 from registry.members.liveness import Evidence, Presence, Status
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet, address_of
+from registry.mesh.memory import MemoryMesh, MemoryNet, address_of
 from registry.prober import PROVE, VOUCH, VOUCHING, Prober
 from registry.records import PeerId, Reach
 from registry.replica import Replica

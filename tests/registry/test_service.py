@@ -11,8 +11,7 @@ from registry import sync, wire
 from registry.errors import PeerUnreachable, StoreUnavailable
 from registry.members.liveness import Presence
 from registry.mesh import Answerer, Pipe, PipeHandler
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import Faults, MemoryNet, address_of
+from registry.mesh.memory import Faults, MemoryMesh, MemoryNet, address_of
 from registry.persistence import EPOCH_KEY, next_epoch
 from registry.prober import PROVE, VOUCH
 from registry.records import PeerId, Reach, Record, Revocation, Service, Standing, Version

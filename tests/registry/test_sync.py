@@ -1,5 +1,6 @@
-"""Two registries compare and end up equal, whatever they held, strangers too; a lying peer changes nothing but its answer."""
+"""Messages of a comparison: what is written is read back, and noise is refused as an invalid frame."""
 
+import math
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry import messages, sync, wire
+from registry import sync, wire
 from registry.catalog import Signed, bucket_of
 from registry.effects import Effect, Persist
 from registry.errors import InvalidFrame
@@ -19,7 +20,57 @@ from registry.records import Heartbeat, Record, Service, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-from tests.strategies import IDENTITIES, words
+from registry.sync import Held
+from tests.strategies import IDENTITIES, identities, versions, words
+
+peers = identities.map(lambda identity: identity.peer)
+prints = st.binary(min_size=8, max_size=8).map(bytes.hex)
+READERS = [
+    sync.read_buckets,
+    sync.read_wanted,
+    sync.read_listing,
+    sync.read_heard,
+    lambda noise: [*sync.unpack(noise)],
+]
+
+
+@given(st.dictionaries(peers, st.builds(lambda v, f: (*v, f), versions, prints)))
+def test_a_listing_is_read_back(held: dict[str, Held]) -> None:
+    assert sync.read_listing(sync.write_listing(held)) == held
+
+
+@given(st.lists(peers), st.lists(st.integers(0, 63), max_size=sync.BUCKETS))
+def test_names_of_nodes_and_buckets_are_read_back(nodes: list[str], buckets: list[int]) -> None:
+    assert sync.read_wanted(sync.write_wanted(nodes)) == nodes
+    assert sync.read_buckets(sync.write_buckets(buckets)) == buckets
+
+
+@given(st.lists(st.tuples(peers, st.floats(width=32, allow_nan=False))))
+def test_the_nodes_that_a_peer_heard_are_read_back_whatever_their_age(
+    ages: list[tuple[str, float]],
+) -> None:
+    assert sync.read_heard(sync.write_heard(ages)) == ages
+
+
+def test_an_age_may_be_no_number() -> None:
+    ((_, age),) = sync.read_heard(bytes(range(32)) + b"\x7f\xc0\x00\x00")
+    assert math.isnan(age)
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(noise=st.binary(max_size=300))
+def test_noise_is_read_or_refused_as_an_invalid_frame(
+    read: Callable[[bytes], object], noise: bytes
+) -> None:
+    with suppress(InvalidFrame):
+        read(noise)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_message_that_is_too_long_is_not_read(read: Callable[[bytes], object]) -> None:
+    with pytest.raises(InvalidFrame):
+        read(b" " * (sync.MAX_LISTING_BYTES + 1))
+
 
 A, B, C = IDENTITIES[:3]
 LLAMA = Service("p", "llama")
@@ -128,12 +179,12 @@ def test_one_exchange_carries_many_batches_both_ways() -> None:
     questions, _ = exchange(one, honest(other))
     assert one.catalog == other.catalog
     assert len(questions) > 4
-    assert max(map(len, questions)) <= messages.MAX_BATCH_BYTES + 1
+    assert max(map(len, questions)) <= sync.MAX_BATCH_BYTES + 1
 
 
 def test_records_that_one_exchange_cannot_carry_come_with_the_next_ones() -> None:
     frames = strangers(70, bytes_each=200_000)
-    assert 2 * len(frames[0].frame) <= messages.MAX_BATCH_BYTES < 3 * len(frames[0].frame)
+    assert 2 * len(frames[0].frame) <= sync.MAX_BATCH_BYTES < 3 * len(frames[0].frame)
     one, other = replica(A), replica(B, *frames)
     rounds = 0
     while one.catalog != other.catalog:
@@ -222,12 +273,12 @@ def test_a_question_of_noise_is_refused_and_changes_nothing(noise: bytes) -> Non
         b"l" + b'{"buckets":[' + b"1," * 1_000_000 + b"1]}",
         b"p" + orjson.dumps({"nodes": ["x" * 65]}),
         b"p" + orjson.dumps({"nodes": [1]}),
-        b"p" + orjson.dumps({"nodes": ["x"] * (messages.MAX_LISTED + 1)}),
-        b"p" + b" " * (messages.MAX_LISTING_BYTES + 1),
+        b"p" + orjson.dumps({"nodes": ["x"] * (sync.MAX_LISTED + 1)}),
+        b"p" + b" " * (sync.MAX_LISTING_BYTES + 1),
         b"Pcut",
         b"P" + struct.pack(">fI", 0.0, 2**32 - 1),
         b"P" + struct.pack(">fI", 0.0, 0),
-        b"P" + bytes(messages.MAX_BATCH_BYTES + 1),
+        b"P" + bytes(sync.MAX_BATCH_BYTES + 1),
     ],
     ids=lambda question: repr(question[:24]),
 )
@@ -249,7 +300,7 @@ BAD_BATCHES = {
     "forged": batch(GOOD, FORGED),
     "heartbeat": batch(GOOD, wire.encode_heartbeat(Heartbeat(C.peer, Version(1, 1), 1), C)),
     "noise": b"noise and nothing else",
-    "too large": bytes(messages.MAX_BATCH_BYTES + 1),
+    "too large": bytes(sync.MAX_BATCH_BYTES + 1),
 }
 
 
@@ -300,8 +351,8 @@ BAD_LISTINGS = [
     ),
     b'{"held":{"x":[' + b"9" * 300 + b',1,"abababababababab"]}}',
     b'{"held":{"\\ud800":[1,1,"abababababababab"]}}',
-    orjson.dumps({"held": {str(n): [1, 1, "ab" * 8] for n in range(messages.MAX_LISTED + 1)}}),
-    b" " * (messages.MAX_LISTING_BYTES + 1),
+    orjson.dumps({"held": {str(n): [1, 1, "ab" * 8] for n in range(sync.MAX_LISTED + 1)}}),
+    b" " * (sync.MAX_LISTING_BYTES + 1),
 ]
 
 

@@ -10,8 +10,7 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from registry.mesh import Mesh, Pipe
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryMesh, MemoryNet
 from registry.records import PeerId, Reach
 from registry.signing import Identity
 from router.dialects.openai_http import create
@@ -28,9 +27,9 @@ from router.errors import (
     WorkerStale,
 )
 from router.openai.body import read
-from router.peers.certificate import certificate_of, peer_of_certificate, server_context, trust
 from router.peers.links import Links
 from router.peers.pipes import NoMesh, serve_pipe
+from router.peers.tls import certificate_of, peer_of_certificate, server_context, trust
 from router.policies.p2c import FewChoices
 from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate

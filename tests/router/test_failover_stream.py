@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import orjson
 import pytest
 
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from router.requests import Kind, Request
 from tests.node.faces.assembly import Running, World, node, settings_of, until
 from tests.workers.openai_worker import FAILURE, WORDS, OpenAIWorker, running

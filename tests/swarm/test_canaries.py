@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from node.secrets.identity import load
-from router.peers.certificate import certificate_of, server_context, trust
+from router.peers.tls import certificate_of, server_context, trust
 from tests.hostile.recorder import Recorder
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm

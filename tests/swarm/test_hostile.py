@@ -12,7 +12,7 @@ import pytest
 
 from node.secrets.identity import load
 from registry.signing import Identity
-from router.peers.certificate import certificate_of, client_context, server_context, trust
+from router.peers.tls import certificate_of, client_context, server_context, trust
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import show

@@ -17,8 +17,8 @@ import pytest
 
 from node.faces.app import public_routes
 from node.secrets.identity import load
-from registry.mesh.memory.network import MemoryNet
-from router.peers.certificate import certificate_of, client_context
+from registry.mesh.memory import MemoryNet
+from router.peers.tls import certificate_of, client_context
 from router.requests import Kind
 from tests.hostile.mutations import Route, mutants
 from tests.hostile.refused import EVERYWHERE

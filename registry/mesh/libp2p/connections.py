@@ -14,9 +14,8 @@ from registry.mesh import Origin, peer_in
 from registry.mesh.discovered import DiscoveredPeers
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of
-from registry.mesh.libp2p.eviction import find_excess
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED
-from registry.mesh.libp2p.watch import Watch
+from registry.mesh.libp2p.watch import Watch, find_excess
 from registry.records import PeerId
 from registry.settings import MeshSettings
 

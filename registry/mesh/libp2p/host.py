@@ -18,12 +18,14 @@ from weakref import WeakKeyDictionary
 
 import libp2p
 import libp2p.pubsub.pubsub as library
+import libp2p.transport.tcp.tcp as tcp_module
 import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.io.exceptions import IOException, MessageTooLarge
+from libp2p.io.trio import TrioTCPStream
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.stream.exceptions import StreamEOF, StreamReset
@@ -52,10 +54,39 @@ from registry.mesh.libp2p.guards import (
     harden,
     reset,
 )
-from registry.mesh.libp2p.tcp import use_tcp_stream
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import KEY_BYTES, Identity, peer_of
+
+
+class TcpStream(TrioTCPStream):
+    """TCP stream whose remote address is a pair of host and port in both families, also after it is closed.
+
+    The library expects a pair from `getpeername`, and IPv6 sockets have four fields. Without an address, a connection counts as
+    one through a relay, and under no address where connections are limited.
+    """
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Return the host and port of the other end; `None` if it was gone before it was ever asked for."""
+        if self._cached_remote_address is None:
+            try:
+                host, port, *_ = self.stream.socket.getpeername()
+            except OSError:
+                return None
+            # A link-local address has a zone, which is this machine's and no part of the address.
+            self._cached_remote_address = str(host).partition("%")[0], int(port)
+        return self._cached_remote_address
+
+
+def use_tcp_stream() -> None:
+    """Put our class in the place of the library's; call it before any host is made."""
+    patched: Any = tcp_module
+    if not issubclass(patched.TrioTCPStream, TrioTCPStream):
+        raise TypeError(
+            "libp2p has changed: its TCP transport has another stream; review TcpStream"
+        )
+    patched.TrioTCPStream = TcpStream
+
 
 _log = logging.getLogger("modelvine.mesh")
 

@@ -32,7 +32,6 @@ from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh import Knows, knows_nobody
-from registry.mesh.libp2p.eviction import NEW_SECONDS
 from registry.mesh.libp2p.guards import (
     OpenRequests,
     as_unreachable,
@@ -42,7 +41,7 @@ from registry.mesh.libp2p.guards import (
     reraise_violation,
     reset,
 )
-from registry.mesh.libp2p.watch import is_relayed
+from registry.mesh.libp2p.watch import NEW_SECONDS, is_relayed
 from registry.records import PeerId
 
 

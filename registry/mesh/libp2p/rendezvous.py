@@ -27,7 +27,6 @@ from multiaddr import Multiaddr
 from registry.errors import PeerUnreachable
 from registry.mesh.discovered import MAX_CLAIMED
 from registry.mesh.libp2p.connections import RegisteredNode
-from registry.mesh.libp2p.eviction import network_of
 from registry.mesh.libp2p.guards import OpenRequests, as_unreachable, ignore_errors
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
@@ -47,6 +46,7 @@ from registry.mesh.libp2p.rendezvous_messages import (
     unsigned_claim_of,
     verify_claim,
 )
+from registry.mesh.libp2p.watch import network_of
 from registry.records import PeerId
 
 _log = logging.getLogger("modelvine.mesh")

@@ -14,8 +14,7 @@ from typing import Any
 from router.answer import Answer
 from router.dialects import Recognition
 from router.dialects.localai_grpc import media, request_mapping, vectors
-from router.dialects.localai_grpc.backend import METHODS, Backend, BackendRequest
-from router.dialects.localai_grpc.exchange import BackendJob
+from router.dialects.localai_grpc.backend import METHODS, Backend, BackendJob, BackendRequest
 from router.dialects.localai_grpc.files import remove_stale_folders
 from router.dialects.localai_grpc.model_load import context_of, model_options
 from router.dialects.localai_grpc.texts import MAPPING, Texts

@@ -13,7 +13,7 @@ from router.canonical import audio, image
 from router.canonical.audio import AudioFormat
 from router.canonical.image import SHAPING, Edit, Image
 from router.canonical.values import read_integer, read_text
-from router.dialects.localai_grpc.exchange import (
+from router.dialects.localai_grpc.backend import (
     NAME,
     BackendJob,
     backend_answer,

@@ -19,7 +19,7 @@ from router.canonical.retrieval import (
     read_rerank,
     read_store,
 )
-from router.dialects.localai_grpc.exchange import (
+from router.dialects.localai_grpc.backend import (
     NAME,
     BackendJob,
     backend_answer,

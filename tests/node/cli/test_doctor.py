@@ -17,7 +17,7 @@ import pytest
 from node.auth.keys import Allowance
 from node.cli.console.node_lookup import leave_trace
 from node.secrets import identity
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests import certificates
 from tests.node.cli.stand_in import PEER
 from tests.node.faces.assembly import TOKEN, World, node, settings_of

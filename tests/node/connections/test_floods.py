@@ -17,7 +17,7 @@ from node.faces.errors import FaceError
 from node.faces.request_reader import read_raw
 from node.listeners import Listener
 from registry.signing import Identity
-from router.peers.certificate import certificate_of, client_context, server_context, trust
+from router.peers.tls import certificate_of, client_context, server_context, trust
 from tests.swarm.waiting import SLACK
 
 MIB = 1024 * 1024

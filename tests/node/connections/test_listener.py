@@ -13,7 +13,7 @@ from node.connections import CallerConnection
 from node.faces.app import application
 from node.listeners import UNSENT_BYTES, Listener, bind
 from registry.signing import Identity
-from router.peers.certificate import certificate_of, client_context, server_context, trust
+from router.peers.tls import certificate_of, client_context, server_context, trust
 from tests.garbage import living, uncollected
 
 ONE_PLACE = WebSettings(connections=1)

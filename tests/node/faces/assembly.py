@@ -39,8 +39,7 @@ from node.observe.samples import LoopLag
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import NodeEvents, follow_revoked
 from node.world import NodeWorld
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet, address_of
+from registry.mesh.memory import MemoryMesh, MemoryNet, address_of
 from registry.persistence import next_epoch
 from registry.records import PeerId, Reach
 from registry.service import Registry
@@ -49,10 +48,10 @@ from registry.signing import Identity
 from registry.store.memory import MemoryStore
 from router import dialects, policies
 from router.dispatch import Router
-from router.peers.certificate import certificate_of, server_context, trust
 from router.peers.links import Links
 from router.peers.pipes import MeshPeers, serve_pipe
 from router.peers.replica_question import ReplicaQuestions
+from router.peers.tls import certificate_of, server_context, trust
 from router.settings import RouterSettings
 from router.ssrf_guard import SsrfGuard
 from tests.openai_client import openai_client

@@ -3,7 +3,7 @@
 import pytest
 
 from node.config.settings import KeylessAccess
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.signing import Identity
 from tests.node.faces.assembly import TOKEN, Pair, World, bearer, node, settings_of, until
 

@@ -16,8 +16,8 @@ from registry.records import PeerId, Service
 from router.answer import Route
 from router.attempt import Routed
 from router.errors import AnswerBroken
-from router.failover_part import RECORDED_SIGNS, ContinuedFlow, ContinuedRest, FirstPart
 from router.failover_recording import Recording
+from router.failover_stream import RECORDED_SIGNS, ContinuedFlow, ContinuedRest, FirstPart
 from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
 from router.http.exchange import Exchange
@@ -25,7 +25,7 @@ from router.http.timers import Timers
 from router.requests import Kind
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
-from router.state.local_load import Tally
+from router.state.in_flight import Tally
 from tests.node.faces.caller_line import CallerLine
 from tests.router.http.dictated import HEAD, Pool, Wire
 

@@ -11,7 +11,7 @@ import pytest
 from node.auth.keys import Allowance
 from node.lane import direct
 from node.lane.connection import LaneConnection
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import Pair, World, node, openai_at, settings_of, told, until
 from tests.workers.openai_worker import running
 

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from node.faces.errors import TABLE
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from router import errors
 from tests.node.faces.assembly import World, node, openai_at, settings_of, until
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from node.faces.errors import TABLE
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import Pair, World, node, settings_of, until
 from tests.node.faces.test_hostile_peer import hostile
 from tests.workers import openai_worker, tgi_worker

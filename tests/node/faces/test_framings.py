@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.raw import raw, take
 

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from registry.records import Reach
-from router.peers.certificate import certificate_of, server_context, trust
+from router.peers.tls import certificate_of, server_context, trust
 from tests.node.faces.assembly import until
 from tests.swarm.waiting import show
 from tests.workers.raw import endless, raw

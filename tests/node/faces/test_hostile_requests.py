@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import orjson
 import pytest
 
-from router.peers.certificate import certificate_of, client_context
+from router.peers.tls import certificate_of, client_context
 from tests.hostile.refused import ACCEPTED, EVERYWHERE, PUBLIC, Case
 from tests.hostile.wire import Heard, Listener
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from node.config.web import WebSettings
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.hostile.refused import post
 from tests.hostile.wire import Listener
 from tests.node.faces.assembly import World, node, raw, settings_of, told, until

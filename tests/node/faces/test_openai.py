@@ -11,7 +11,7 @@ import pytest
 
 from node.config.settings import NodeSettings, Settings
 from registry.members.liveness import Presence
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.records import Standing
 from registry.signing import Identity
 from router.dialects.openai_http.endpoints import endpoint

@@ -9,7 +9,7 @@ import pytest
 from registry.intake.access_list import access_list_of
 from registry.records import Standing
 from registry.signing import Identity
-from router.peers.certificate import certificate_of, client_context
+from router.peers.tls import certificate_of, client_context
 from tests.node.faces.assembly import told, until
 
 CHAT = {"model": "tiny", "messages": []}

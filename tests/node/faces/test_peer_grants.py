@@ -7,7 +7,7 @@ import pytest
 from node.auth import grants
 from node.auth.grants import Terms
 from node.config.settings import NodeSettings
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.records import Revocation
 from router.peers.headers import HOP
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until

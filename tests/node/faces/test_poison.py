@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers import openai_worker
 

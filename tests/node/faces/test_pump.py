@@ -7,8 +7,8 @@ import pytest
 from node.faces.pump import PER_TURN, Pump, PumpQueue
 from node.faces.response_writer import ResponseWriter
 from node.lane.request import LaneRequest, read_head
+from router.answer import Flow
 from router.errors import AnswerBroken
-from router.flow import Flow
 from tests.node.faces.assembly import until
 from tests.node.faces.caller_line import CallerLine
 

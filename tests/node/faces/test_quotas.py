@@ -8,7 +8,7 @@ import pytest
 from node.auth.keys import Allowance, ModelLimit
 from node.auth.rate_limit import tokens_a_minute
 from node.config.web import WebSettings
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import Pair, World, node, settings_of, until
 
 CHAT = "/v1/chat/completions"

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from node.faces.request_reader import StreamedResponse
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, raw, settings_of, told
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}

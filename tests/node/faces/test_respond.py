@@ -6,7 +6,7 @@ import logging
 import orjson
 import pytest
 
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.openai_worker import WORDS
 from tests.workers.raw import endless, raw

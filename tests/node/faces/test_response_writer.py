@@ -13,10 +13,10 @@ from aiohttp import web
 from node.faces.app import application
 from node.faces.response_writer import COMMENT, ResponseWriter
 from node.listeners import Listener
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.records import Reach
 from router.dialects.openai_http.json_answer import LOOKED_AT_BYTES
-from router.peers.certificate import certificate_of
+from router.peers.tls import certificate_of
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.raw import raw, take
 

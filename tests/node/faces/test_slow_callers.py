@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 
 from node.config.web import WebSettings
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.hostile.refused import JSON, post
 from tests.hostile.wire import Listener
 from tests.node.faces.assembly import World, node, settings_of

@@ -6,7 +6,7 @@ The worker is a recorder behind one node; it is asked at that node, through anot
 import orjson
 import pytest
 
-from router.peers.certificate import certificate_of, client_context
+from router.peers.tls import certificate_of, client_context
 from tests.hostile.recorder import recording
 from tests.hostile.refused import JSON
 from tests.hostile.smuggling import CASES, HIDDEN_BODY

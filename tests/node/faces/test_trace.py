@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from registry.records import Reach
-from router.peers.certificate import certificate_of
+from router.peers.tls import certificate_of
 from tests.node.faces.assembly import until
 
 PATH = "/v1/chat/completions"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from router.peers.headers import VIA
 from tests.node.faces.assembly import World, node, settings_of, told
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.lane.request import MAX_BODY_BYTES, MAX_HEAD_BYTES, LaneRequest, read_head
-from router.http.repeated_head import repeated_head_of
+from router.http.heads import repeated_head_of
 
 BODY = b'{"model":"tiny"}'
 PLAIN = (

@@ -20,7 +20,7 @@ import pytest
 from node.faces import app
 from node.lane.calls import LaneCall, LaneCalls
 from node.lane.request import LaneRequest
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from router import policies
 from router.policies.round_robin import RoundRobin
 from router.requests import Request

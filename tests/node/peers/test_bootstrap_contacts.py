@@ -16,8 +16,7 @@ from node.peers.bootstrap import (
     shown,
     summary,
 )
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet, MemoryPipe, address_of
+from registry.mesh.memory import MemoryMesh, MemoryNet, MemoryPipe, address_of
 from registry.signing import Identity
 from tests.swarm.client import Client
 from tests.swarm.nodes import Start, Swarm

@@ -11,8 +11,7 @@ from node.peers.followers import NodeEvents, follow_links, follow_loads, log_cha
 from registry import wire
 from registry.catalog import Catalog
 from registry.members.liveness import MemberHealth, Presence
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryMesh, MemoryNet
 from registry.records import Load, PeerId, Record, Service, Standing, Version
 from registry.service import Registry
 from registry.settings import RegistrySettings

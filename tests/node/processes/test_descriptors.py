@@ -15,7 +15,7 @@ from node.processes.forward import (
 )
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
-from registry.mesh.memory.network import pipe_between
+from registry.mesh.memory import pipe_between
 from registry.records import PeerId
 from registry.task_group import BackgroundTasks
 from router.peers.pipes import NoMesh

@@ -14,11 +14,11 @@ from registry.intake.newcomers import (
     Newcomers,
     weight_of,
 )
-from registry.messages import FRAME_HEAD
 from registry.records import PeerId, Record, Service, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 from registry.signing import Identity
+from registry.sync import FRAME_HEAD
 
 A, ATTACKER, FRIEND, JOINER = (Identity(bytes([n]) * 32) for n in range(1, 5))
 MADE_UP = [Identity(n.to_bytes(32)) for n in range(1_000, 1_400)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from registry import wire
 from registry.members.load import INTERVAL, REPEAT, Reporter, loads_by_service
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.records import Load, LoadNote, PeerId, Record, Service, Version
 from registry.wire import MAX_LOADS
 from tests.registry.test_service import LLAMA, QWEN, A, B, C, node, until

@@ -18,8 +18,7 @@ from registry.mesh import (
     knows_nobody,
 )
 from registry.mesh.libp2p.mesh import LibP2PMesh
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryMesh, MemoryNet
 from registry.settings import MeshSettings
 from registry.signing import Identity
 

@@ -8,7 +8,7 @@ from importlib import import_module
 import openai
 import pytest
 
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, until
 from tests.workers.openai_worker import WORDS
 

@@ -23,9 +23,9 @@ from registry.records import Reach
 from router.answer import Answer
 from router.dialects import Dialect, openai_http, peer
 from router.errors import WorkerError, WorkerFailed
-from router.peers.certificate import certificate_of, server_context, trust
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
+from router.peers.tls import certificate_of, server_context, trust
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings

@@ -9,8 +9,7 @@ from registry.catalog import Catalog, Signed
 from registry.errors import PeerUnreachable
 from registry.members.liveness import Evidence, MemberHealth, Status
 from registry.mesh import Pipe
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet, address_of
+from registry.mesh.memory import MemoryMesh, MemoryNet, address_of
 from registry.records import PeerId, Reach, Record, Version
 from registry.signing import Identity
 from router.peers.pipes import HELPERS_ASKED, MeshPeers

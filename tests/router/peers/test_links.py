@@ -10,9 +10,9 @@ from registry.signing import Identity
 from router.answer import Route
 from router.dialects.peer import create
 from router.errors import WorkerDied, WorkerError, WorkerFailed, WorkerUnreachable
-from router.peers.certificate import certificate_of
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
+from router.peers.tls import certificate_of
 from router.select.candidates import Candidate
 from tests.router.peer_node import PeerNode, at, peer_node, way_to
 from tests.router.world import OWN, QUICK, chat, own, until, whole

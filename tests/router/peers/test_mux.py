@@ -17,14 +17,12 @@ from router.peers.mux import (
     QUICK_SECONDS,
     RESETS,
     WINDOW,
-    Mux,
-)
-from router.peers.mux_frames import (
     Ended,
     Event,
     Flag,
     FrameType,
     GoneAway,
+    Mux,
     Opened,
     Received,
     StreamCut,

@@ -5,8 +5,7 @@ import struct
 
 import pytest
 
-from router.peers.mux import WINDOW
-from router.peers.mux_frames import Flag, FrameType
+from router.peers.mux import WINDOW, Flag, FrameType
 from router.peers.muxed import IDLE_LOOKS, READ_BYTES, SILENT_LOOKS, TURN_BYTES, MuxedConnection
 from router.peers.muxed_stream import MuxedStream
 

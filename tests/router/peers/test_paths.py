@@ -12,9 +12,9 @@ from registry.records import PeerId
 from registry.task_group import BackgroundTasks
 from router.answer import Route
 from router.http.pool import Objection
-from router.peers.certificate import certificate_of, client_context
 from router.peers.paths import NoneAnswered, PeerPath, Proven, Untried
 from router.peers.pipes import NoMesh
+from router.peers.tls import certificate_of, client_context
 from tests.router.peer_node import THERE, PeerNode, peer_node
 from tests.router.world import OWN, QUICK, until
 

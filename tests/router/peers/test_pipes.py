@@ -10,14 +10,14 @@ import pytest
 
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
-from registry.mesh.memory.network import PIPE_BYTES, MemoryPipe, pipe_between
+from registry.mesh.memory import PIPE_BYTES, MemoryPipe, pipe_between
 from registry.records import PeerId
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.http.connection import Connection
 from router.http.pool import ConnectionPool
-from router.peers.certificate import certificate_of, client_context, server_context
 from router.peers.pipes import NoMesh, pipe_dialer, serve_pipe
+from router.peers.tls import certificate_of, client_context, server_context
 from tests.router.world import QUICK, until
 
 HERE, THERE = PeerId("here"), PeerId("there")

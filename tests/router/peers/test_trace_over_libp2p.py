@@ -7,9 +7,9 @@ from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import Reach
 from router.answer import Route
 from router.dialects.peer import create
-from router.peers.certificate import certificate_of
 from router.peers.links import Links
 from router.peers.pipes import serve_pipe
+from router.peers.tls import certificate_of
 from router.requests import PassedHeaders
 from tests.registry.mesh.worlds import (
     LibP2PWorld,

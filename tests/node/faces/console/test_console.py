@@ -9,7 +9,7 @@ import pytest
 from node.auth.keys import Allowance, Role
 from node.config.settings import KeylessAccess
 from node.faces.console import FOLDER, TYPES, assets
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from scripts import vendor
 from tests.node.faces.assembly import World, bearer, node, raw, settings_of
 

@@ -17,7 +17,7 @@ from node.config.settings import FacesSettings, KeylessAccess, Settings
 from node.config.web import WebSettings
 from node.faces import grpc
 from registry.errors import RegistryError
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from router.errors import NoCapacity, UnknownModel
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, REMOTELLM

@@ -6,7 +6,7 @@ from node.auth.keys import Allowance, Role
 from node.config.settings import KeylessAccess
 from node.faces.app import public_app
 from node.faces.openapi.document import document, operations
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of
 
 

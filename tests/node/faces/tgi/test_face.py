@@ -9,7 +9,7 @@ import pytest
 
 from node.config.settings import FacesSettings
 from node.faces.tgi import ENDPOINTS
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
 from tests.workers import llama_stack_worker, localai_worker, tgi_worker
 from tests.workers.openai_worker import WORDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.mesh.memory.network import MemoryNet, address_of
+from registry.mesh.memory import MemoryNet, address_of
 from registry.store import Space
 from tests.node.faces.assembly import World, node, told, until
 

@@ -8,7 +8,7 @@ from node.auth.keys import Allowance
 from node.config.settings import NodeSettings
 from node.faces.v1.examination import MOST_AHEAD, offset
 from registry.errors import StoreUnavailable
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, told
 from tests.workers import openai_worker
 

@@ -13,7 +13,7 @@ from node.faces.v1 import live
 from node.observe.samples import QueueSamples
 from registry import wire
 from registry.catalog import Catalog
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.records import Record, Service, Version
 from registry.signing import Identity
 from tests.node.faces.assembly import TOKEN, World, bearer, node, settings_of, until

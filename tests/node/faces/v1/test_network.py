@@ -3,7 +3,7 @@
 import pytest
 
 from registry.members.liveness import REASONS, Evidence, Presence, Status
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.records import Standing
 from tests.node.faces.assembly import World, node, told, until
 

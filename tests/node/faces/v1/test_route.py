@@ -5,7 +5,7 @@ import logging
 import orjson
 import pytest
 
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, told, until
 
 SECRET = "the canary sings at noon"

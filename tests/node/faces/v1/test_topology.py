@@ -5,7 +5,7 @@ import pytest
 
 from node.config.settings import KeylessAccess
 from node.faces.v1.topology import CONNECTIONS, FRESH, MAX_TOLD, read
-from registry.mesh.memory.network import MemoryNet
+from registry.mesh.memory import MemoryNet
 from registry.records import PeerId
 from tests.node.faces.assembly import World, node, settings_of, told, until
 

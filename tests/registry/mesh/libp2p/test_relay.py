@@ -14,8 +14,8 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 
 from registry.errors import PeerUnreachable
 from registry.mesh import Joined, PeerLeft, Pipe, Restarted
-from registry.mesh.libp2p.eviction import NEW_SECONDS
 from registry.mesh.libp2p.relay import HOP, CarriedCircuits, RelayLimits, RelayRefusal, RelayTable
+from registry.mesh.libp2p.watch import NEW_SECONDS
 from registry.records import PeerId
 from tests.registry.mesh.libp2p.test_faults import inside
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, echo, joined, until, world_of

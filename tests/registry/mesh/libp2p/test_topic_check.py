@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from registry.mesh import Origin
 from registry.mesh.discovered import DiscoveredPeers
 from registry.mesh.libp2p.connections import CALLER_SECONDS, PROOF_SECONDS, Introducer
-from registry.mesh.libp2p.eviction import InboundPeer
+from registry.mesh.libp2p.watch import InboundPeer
 from registry.records import PeerId
 from tests.registry.mesh.worlds import identity
 

@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from router.dialects import Dialect
-from router.dialects.localai_grpc.backend import METHODS
-from router.dialects.localai_grpc.exchange import BackendJob
+from router.dialects.localai_grpc.backend import METHODS, BackendJob
 from router.dialects.localai_grpc.media import USUAL_SIDE, USUAL_STEPS, edit
 from router.errors import (
     WorkerRejected,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from router.canonical.retrieval import decode_value, encode_value
 from router.dialects import Dialect
 from router.dialects.localai_grpc import vectors
-from router.dialects.localai_grpc.backend import METHODS
-from router.dialects.localai_grpc.exchange import BackendJob
+from router.dialects.localai_grpc.backend import METHODS, BackendJob
 from router.errors import WorkerFailed, WorkerRejected
 from router.requests import Kind
 from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of

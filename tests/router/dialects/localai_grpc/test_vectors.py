@@ -8,8 +8,7 @@ import pytest
 
 from router.dialects import Dialect
 from router.dialects.localai_grpc import vectors
-from router.dialects.localai_grpc.backend import METHODS
-from router.dialects.localai_grpc.exchange import BackendJob
+from router.dialects.localai_grpc.backend import METHODS, BackendJob
 from router.errors import (
     WorkerFailed,
     WorkerUnable,

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import pytest
 
-from registry.mesh.libp2p.eviction import NEW_SECONDS, InboundPeer, find_excess, network_of
+from registry.mesh.libp2p.watch import NEW_SECONDS, InboundPeer, find_excess, network_of
 from registry.records import PeerId
 
 LATER = 100.0

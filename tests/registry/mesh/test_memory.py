@@ -3,8 +3,7 @@
 import random
 
 from registry.mesh import Arrived, Joined, MeshEvent, PeerLeft, Pipe, Restarted
-from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import Faults, MemoryNet, address_of
+from registry.mesh.memory import Faults, MemoryMesh, MemoryNet, address_of
 from tests.registry.mesh.worlds import echo, identity, return_everything
 
 NAMES = ("first", "second", "third")

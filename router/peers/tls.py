@@ -1,19 +1,24 @@
-"""Certificate by which two nodes prove their identities over TLS: the certificate's key is the node's identity key.
+"""TLS between two nodes: the certificate by which they prove their identities, and what a connection carries.
 
-A node's certificate is a pure function of its key, so the peer id follows from the certificate that the other side shows, and
-nothing needs to be renewed. Both ends trust exactly the certificates they were told of: no authority, no names.
+A node's certificate is a pure function of its identity key, so the peer id follows from the certificate that the other side
+shows, and nothing needs to be renewed. Both ends trust exactly the certificates they were told of: no authority, no names.
+
+A connection carries many streams if both nodes offer that by ALPN, else HTTP.
+TLS protects the choice (RFC 7301), and a node of the previous version does not offer it.
 """
 
+import asyncio
 import os
 import ssl
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from secrets import token_bytes
+from typing import cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature as BadSignature
@@ -24,6 +29,8 @@ from cryptography.x509.oid import NameOID
 from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import Identity, peer_of
+from router.peers.muxed import Factory, MuxedConnection
+from router.peers.muxed_stream import StreamProtocol
 
 MAX_CERTIFICATE_BYTES = 2048
 """A node's certificate has about 340 bytes; a longer one is not a node's."""
@@ -183,3 +190,29 @@ def _certificate(identity: Identity) -> x509.Certificate:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     )
     return builder.sign(Ed25519PrivateKey.from_private_bytes(identity.seed), None)
+
+
+SHARED = "modelvine-yamux/1"
+"""ALPN protocol that a node offers if it shares connections among requests."""
+
+
+def offer_sharing(context: ssl.SSLContext) -> None:
+    """Let connections of this context be shared, if the other side offers it too."""
+    context.set_alpn_protocols([SHARED, "http/1.1"])
+
+
+class NegotiatingProtocol(asyncio.Protocol):
+    """Protocol of a connection until its handshake has said what it carries; then `protocol` takes its place."""
+
+    def __init__(self, alone: Factory, shared: Callable[[], MuxedConnection]) -> None:
+        self._alone, self._shared = alone, shared
+        self.protocol: StreamProtocol | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Choose the protocol that the handshake has selected, and hand the connection over to it."""
+        secured = transport.get_extra_info("ssl_object")
+        shared = secured is not None and secured.selected_alpn_protocol() == SHARED
+        self.protocol = self._shared() if shared else self._alone()
+        taking_over = cast("asyncio.BaseProtocol", self.protocol)
+        cast("asyncio.Transport", transport).set_protocol(taking_over)
+        self.protocol.connection_made(transport)

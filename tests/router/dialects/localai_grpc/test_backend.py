@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from router.canonical import tokenize
-from router.dialects.localai_grpc.exchange import (
+from router.dialects.localai_grpc.backend import (
     backend_answer,
     estimate_usage,
     finite,

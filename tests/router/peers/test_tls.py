@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import Identity
-from router.peers import certificate
-from router.peers.certificate import (
+from router.peers import tls
+from router.peers.tls import (
     certificate_of,
     client_context,
     peer_of_certificate,
@@ -108,8 +108,8 @@ def test_both_sides_learn_the_peer_id_of_the_other() -> None:
 
 @pytest.mark.parametrize("year", [1990, 2200])
 def test_nodes_with_a_wrong_clock_connect(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
-    monkeypatch.setattr(certificate, "_NOT_BEFORE", datetime(year, 1, 1, tzinfo=UTC))
-    monkeypatch.setattr(certificate, "_NOT_AFTER", datetime(year + 1, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr(tls, "_NOT_BEFORE", datetime(year, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr(tls, "_NOT_AFTER", datetime(year + 1, 1, 1, tzinfo=UTC))
     with listening(trusting(ADA, BOB)) as listener:
         assert ask(listener, client_context(BOB, certificate_of(ADA))) == BOB.peer
 
