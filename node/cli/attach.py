@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -120,18 +120,18 @@ class _Attachment:
 
         tries, found = self._look(self._url)
         self._say(f"looking at {self._url}")
-        for one in tries:
-            self._say(f"  {_told(one)}")
         waiting = False
         while found is None:
             if not any(one.get("waits") for one in tries):
                 raise CommandFailed(_unknown(self._url, tries))
             if not waiting:
+                self._tell(tries)
                 self._say("waiting until it is ready")
             waiting = True
             if self._over.wait(self._every):
                 return
             tries, found = self._look(self._url)
+        self._tell(tries)
         # Later checks use the detected URL and protocol.
         self._url, self._dialect = str(found["api"]), str(found["dialect"])
         step = self._attached.seen(found)
@@ -194,6 +194,11 @@ class _Attachment:
         except BrokenPipeError:
             self.unread = True
             self._over.set()
+
+    def _tell(self, tries: Iterable[Mapping[str, Any]]) -> None:
+        for came, alike in _by_result(tries).items():
+            asked = ", ".join(f"{_short(one['dialect'])}: {one['asked']}" for one in alike)
+            self._say(f"  {'yes' if alike[-1]['recognised'] else 'no '}  {asked}: {came}")
 
     def _look(self, url: str) -> tuple[list[Mapping[str, Any]], "Found | None"]:
         """Return the tries, and the detected worker; one that is busy with the node's requests counts as unchanged."""
@@ -280,15 +285,25 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _told(one: Mapping[str, Any]) -> str:
-    name = str(one["dialect"]).rpartition("_")[0].replace("_", " ")
-    return f"{'yes' if one['recognised'] else 'no '}  {name}: {one['asked']}: {one['came']}"
+def _by_result(tries: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for one in tries:
+        alike.setdefault(one["came"], []).append(one)
+    return alike
+
+
+def _short(dialect: str) -> str:
+    return dialect.rpartition("_")[0].replace("_", " ")
 
 
 def _unknown(url: str, tries: list[Mapping[str, Any]]) -> str:
-    if {one["came"] for one in tries} == {"nothing listens there"}:
+    # gRPC cannot tell a port at which nothing listens from a silent server.
+    if any(one["came"] == "nothing listens there" for one in tries):
         return f"nothing listens at {url}: start the worker, or name another port"
-    looked = ", ".join(f"{one['asked']} ({one['came']})" for one in tries)
+    looked = "; ".join(
+        f"{', '.join(one['asked'] for one in alike)} ({came})"
+        for came, alike in _by_result(tries).items()
+    )
     return (
         f"no supported protocol was detected at {url}; the node tried: {looked}.\n"
         "If you know its protocol, name it: modelvine register PROJECT MODEL URL --dialect D"

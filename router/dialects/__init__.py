@@ -72,13 +72,14 @@ class Starter(Dialect, Protocol):
 class Recognition:
     """What one dialect asked, and what came back; `said` is set if that is its protocol.
 
-    `waits` says that it may be its protocol, once the worker has loaded its model.
+    `waits` says that it may be its protocol, once the worker has loaded its model, and `silent` that any protocol may be.
     """
 
     asked: str
     came: str
     said: WorkerDescription | None = None
     waits: bool = False
+    silent: bool = False
 
 
 @runtime_checkable

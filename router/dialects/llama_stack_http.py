@@ -73,7 +73,7 @@ class LlamaStackHttp(Translator):
         asked = f"empty POST {url.path}"
         heard = await send_probe(self._places, worker, url, method="POST", body=b"{}")
         if heard.status not in _LACKING or not isinstance(heard.json, dict):
-            return Recognition(asked, heard.came)
+            return Recognition(asked, heard.came, silent=heard.silent)
         services = await services_of(self._links, worker)
         came = f"{heard.status}, it reports missing fields of /inference"
         if services:

@@ -46,6 +46,8 @@ class ProbeResult:
     why: str = ""
     encoded: bool = False
     """Whether the body is compressed, which was not requested."""
+    silent: bool = False
+    """Whether the server listens but did not answer in time, as one does that loads its model."""
 
     @property
     def answered(self) -> bool:
@@ -104,7 +106,8 @@ async def send_probe(
     except WorkerFailed as lacks:
         return ProbeResult(why=str(lacks))
     except OSError as error:
-        return ProbeResult(why=_silence(error, url))
+        silent = isinstance(error, (ConnectTimeout, TimeoutError))
+        return ProbeResult(why=_silence(error, url), silent=silent)
     finally:
         if reply is not None:
             reply.close()

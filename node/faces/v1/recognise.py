@@ -98,7 +98,7 @@ def _try(name: str, recognition: Recognition) -> dict[str, Any]:
         "asked": recognition.asked,
         "came": recognition.came,
         "recognised": recognition.said is not None,
-        **({"waits": True} if recognition.waits else {}),
+        **({"waits": True} if recognition.waits or recognition.silent else {}),
     }
 
 

@@ -179,7 +179,7 @@ class OpenAIHttp:
                 and (why := await self._find_chats(worker))
             ):
                 return Recognition(asked, f"{came}; {why}", WorkerDescription())
-            return Recognition(asked, came, waits=heard.comes_later)
+            return Recognition(asked, came, waits=heard.comes_later, silent=heard.silent)
         said = await self.describe(worker) or WorkerDescription()
         count = len(said.models)
         who = f", {said.software}" if said.software else ""

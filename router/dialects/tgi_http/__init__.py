@@ -117,7 +117,7 @@ class TgiHttp(Translator):
         url = self.url(worker, "info")
         asked, heard = f"GET {url.path}", await send_probe(self._places, worker, url)
         if heard.status != 200:
-            return Recognition(asked, heard.came)
+            return Recognition(asked, heard.came, silent=heard.silent)
         said = _properties(heard)
         if "model_id" not in said or not any(name in said for name in _LIMITS):
             return Recognition(asked, "200, but no model_id with TGI's limits")

@@ -211,6 +211,54 @@ def test_attach_fails_where_nothing_listens(modelvine: Modelvine, node: Start) -
     )
 
 
+def test_a_port_without_a_server_is_told_from_grpc_that_only_got_no_answer(
+    modelvine: Modelvine, node: Start
+) -> None:
+    nothing = {**NO, "came": "nothing listens there"}
+    mute = {**NO, "dialect": "localai_grpc", "came": "no answer of gRPC within 1 s"}
+    node(**{RECOGNISE: Said({"code": 0, "tries": [nothing, mute], "found": None})})
+    assert "nothing listens at 127.0.0.1:9" in modelvine("attach", "127.0.0.1:9").err
+
+
+def test_tries_with_the_same_result_are_told_together_and_only_once(
+    modelvine: Modelvine, node: Start
+) -> None:
+    other = {**YES, "came": "404", "recognised": False}
+    node(**{RECOGNISE: Said({"code": 0, "tries": [NO, other], "found": None})})
+    ended = modelvine("attach", "http://127.0.0.1:9")
+    assert ended.out == "looking at http://127.0.0.1:9\n"
+    assert "the node tried: GET /info, GET /v1/models (404).\n" in ended.err
+
+
+def test_the_tries_are_told_while_attach_waits_and_again_once_the_worker_is_found(
+    modelvine: Modelvine, node: Start
+) -> None:
+    silent = [{**one, "came": "no answer within 1 s", "recognised": False} for one in (NO, YES)]
+    loading = Said({"code": 0, "tries": [silent[0], silent[1] | {"waits": True}], "found": None})
+    path = RECOGNISE.replace("_", " ", 1)
+    server = node(**{RECOGNISE: loading, REGISTER: LEARNED, UNREGISTER: OK})
+
+    def play() -> None:
+        pause = threading.Event()
+        while len(server.heard) < 3:
+            pause.wait(0.01)
+        server.answers[path] = SEEN
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    ending = ended_by(signal.SIGINT, server, after=7)
+    ended = modelvine("attach", "127.0.0.1:11434", "--project", "p", "--every", "0.05")
+    thread.join()
+    ending.join()
+    assert ended.out.splitlines()[:5] == [
+        "looking at 127.0.0.1:11434",
+        "  no   tgi: GET /info, openai: GET /v1/models: no answer within 1 s",
+        "waiting until it is ready",
+        "  no   tgi: GET /info: 404",
+        "  yes  openai: GET /v1/models: 200, 2 models, Ollama",
+    ]
+
+
 def test_where_no_worker_is_recognised_attach_says_what_was_tried(
     modelvine: Modelvine, node: Start
 ) -> None:
@@ -219,7 +267,7 @@ def test_where_no_worker_is_recognised_attach_says_what_was_tried(
     )
     ended = modelvine("attach", "http://127.0.0.1:9")
     assert ended.code == 1
-    assert "GET /info (404), GET /v1/models (200, 2 models, Ollama)" in ended.err
+    assert "GET /info (404); GET /v1/models (200, 2 models, Ollama)" in ended.err
     assert "--dialect" in ended.err
 
 

@@ -60,6 +60,11 @@ async def test_the_search_ends_at_a_worker_that_is_loading_its_model() -> None:
     assert [name for name, _, _ in await seen("a", "b", a=loads, b=no)] == ["a"]
 
 
+async def test_the_search_goes_on_after_silence_as_another_protocol_may_be_spoken() -> None:
+    silent = Looks(Recognition("x", "no answer within 1 s", silent=True))
+    assert [name for name, _, _ in await seen("a", "b", a=silent, b=Looks(KNOWN))] == ["a", "b"]
+
+
 async def test_a_dialect_that_cannot_look_is_skipped_or_reports_what_it_lacks() -> None:
     assert await seen("mute", "lacking", "b", mute=object(), b=Looks(KNOWN)) == [
         ("lacking", "needs grpc", False),

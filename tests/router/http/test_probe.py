@@ -59,6 +59,17 @@ async def test_an_answer_is_summed_up_in_a_few_words(said: bytes, came: str) -> 
         assert (await send_probe(ours.workers, WORKER, URL(url))).came == came
 
 
+async def test_a_server_that_accepts_but_says_nothing_is_silent_and_one_that_is_not_there_is_not() -> (
+    None
+):
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with raw(serve) as url, links() as ours:
+        assert (await send_probe(ours.workers, WORKER, URL(url))).silent
+        assert not (await send_probe(ours.workers, WORKER, URL("http://127.0.0.1:1"))).silent
+
+
 async def test_an_endless_answer_is_cut_off() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)

@@ -252,6 +252,18 @@ async def test_a_server_that_still_loads_its_model_is_reported_as_waiting(alone)
         assert said["tries"][-1]["waits"] is True
 
 
+async def test_a_server_that_accepts_but_is_silent_is_reported_as_waiting_by_all_that_asked(alone):
+    async def serve(reader, writer):
+        await reader.read()
+
+    async with raw(serve) as url:
+        _, said = await told(alone.http.post("/api/v1/recognise", json={"api": url}))
+    assert said["found"] is None
+    assert [(one["dialect"], one["waits"]) for one in said["tries"]] == [
+        (name, True) for name in ("tgi_http", "openai_http", "llama_stack_http")
+    ]
+
+
 async def test_a_worker_that_is_unresponsive_while_it_works_for_this_node_is_busy(alone):
     async with openai_worker.running() as worker:
         await alone.register(worker)
