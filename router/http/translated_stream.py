@@ -141,6 +141,8 @@ async def check_status(exchange: Exchange) -> None:
             raise busy(exchange)
         if (loading := readiness.loading_error(body)) is not None:
             raise loading
+        if (unreached := readiness.unreached_error(body)) is not None:
+            raise unreached
     if status == INTERNAL_ERROR and _INCOMPLETE in await exchange.read_up_to(MAX_REFUSAL_BYTES):
         raise WorkerIncomplete
     raise await refusal(exchange)

@@ -7,6 +7,7 @@ Vitals of addresses: when each answered last, and whose silence may be a restart
 waited for, nor one that has been away for longer than its restarts take.
 """
 
+import re
 from dataclasses import dataclass
 
 import orjson
@@ -149,6 +150,14 @@ MAX_MODELS = 4_096
 
 LONGEST_ETA = 3600.0
 
+# Texts of a proxy's 503 that mean that no worker has the request: HAProxy's, Envoy's (twice), Traefik's, and a text of nginx that
+# Kubernetes' ingress and AWS's load balancer also send where a service has no endpoint. Envoy says `connection termination`
+# of a worker that took the request.
+_UNREACHED = re.compile(
+    rb"No server is available to handle|no healthy upstream|reset reason: (?:remote |local )?connection failure"
+    rb"|no available server|503 Service Temporarily Unavailable"
+)
+
 
 @dataclass(slots=True)
 class _Spell:
@@ -183,6 +192,13 @@ def loading_error(body: bytes) -> WorkerLoading | None:
             return WorkerLoading(min(float(eta), LONGEST_ETA))
         case _:
             return WorkerLoading()
+
+
+def unreached_error(body: bytes) -> WorkerUnreachable | None:
+    """Return the error for the body of a 503, `None` unless a proxy says there that it could not pass the request on."""
+    if _UNREACHED.search(body) is None:
+        return None
+    return WorkerUnreachable("a proxy answers, but it does not reach the worker")
 
 
 class Readiness:

@@ -64,6 +64,17 @@ async def test_requests_for_a_worker_that_restarts_are_answered_once_it_is_back(
     assert world.router.events["held_in_vain"] == 0
 
 
+async def test_requests_wait_too_while_a_proxy_says_that_it_does_not_reach_the_worker() -> None:
+    async with router() as world, running() as worker:
+        worker.fail(status=503, refusal=b"no healthy upstream")
+        world.serve(own(worker.url))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(10)]
+        await until(lambda: world.router.events["held"] == 10)
+        worker.fail()
+        answers = await asyncio.wait_for(asyncio.gather(*asking), NOTICED)
+    assert all(attempts == 1 for _, attempts in answers)
+
+
 async def test_while_a_model_loads_one_request_at_a_time_tries_it() -> None:
     async with router() as world, running() as worker:
         loading(worker)

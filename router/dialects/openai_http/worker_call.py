@@ -259,16 +259,21 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         return _missing_path_error(kind)
     if exchange.status == 503:
         body = await exchange.read_up_to(MAX_REFUSAL_BYTES)
-        loading = readiness.loading_error(body)
-        if loading is not None:
-            return loading
-        if exchange.header("retry-after") or _BUSY.search(body):
-            return busy(exchange)
+        return _unavailable(exchange, body) or await refusal(exchange)
     if exchange.status == 500:
         body = await exchange.read_up_to(MAX_REFUSAL_BYTES)
         if said := _TOO_LARGE.search(body):
             return WorkerTooSmall(said[0])
     return await refusal(exchange)
+
+
+def _unavailable(exchange: Exchange, body: bytes) -> WorkerError | None:
+    """Return the error for the body of a 503, `None` if it does not say why."""
+    if (loading := readiness.loading_error(body)) is not None:
+        return loading
+    if exchange.header("retry-after") or _BUSY.search(body):
+        return busy(exchange)
+    return readiness.unreached_error(body)
 
 
 async def _find_type(exchange: Exchange, kind: Kind, *, streams: bool) -> None:

@@ -208,10 +208,18 @@ LLAMA_CPP_TAKES_LESS = (
 OLLAMA_IS_BUSY = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
 
 
+HAPROXY_REACHES_NONE = (
+    b"<html><body><h1>503 Service Unavailable</h1>\n"
+    b"No server is available to handle this request.\n</body></html>\n"
+)
+
+
 FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
     ({"status": 500}, WorkerFailed),
     ({"status": 502}, WorkerFailed),
     ({"status": 503}, WorkerFailed),
+    ({"status": 503, "refusal": HAPROXY_REACHES_NONE}, WorkerUnreachable),
+    ({"status": 503, "refusal": HAPROXY_REACHES_NONE, "retry_after": "7"}, WorkerBusy),
     ({"status": 301}, WorkerFailed),
     ({"status": 401}, WorkerFailed),
     ({"status": 405}, WorkerFailed),

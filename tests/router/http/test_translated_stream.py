@@ -14,6 +14,7 @@ from router.errors import (
     WorkerFailed,
     WorkerLoading,
     WorkerRejected,
+    WorkerUnreachable,
 )
 from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import request_head
@@ -107,6 +108,7 @@ async def test_a_stream_that_fails_later_is_broken(last: bytes) -> None:
         (b"503 No", b"", WorkerFailed),
         (b"503 No", b"overloaded", WorkerBusy),
         (b"503 No", b"loading the model", WorkerLoading),
+        (b"503 No", b"no healthy upstream", WorkerUnreachable),
     ],
 )
 async def test_the_status_decides_the_outcome_of_the_attempt(

@@ -29,6 +29,7 @@ from router.state.readiness import (
     Readiness,
     is_not_ready,
     loading_error,
+    unreached_error,
 )
 
 AWAY = WorkerUnreachable("refused")
@@ -82,6 +83,31 @@ def test_loading_is_recognised_in_the_forms_of_several_servers(
 @pytest.mark.parametrize("body", [b"", b"no", b'{"error":"server busy"}', b"\xff\xfe"])
 def test_a_body_that_does_not_mention_loading_is_not_loading(body: bytes) -> None:
     assert loading_error(body) is None
+
+
+ENVOY = b"upstream connect error or disconnect/reset before headers. reset reason: "
+
+
+@pytest.mark.parametrize(
+    ("body", "unreached"),
+    [
+        (b"No server is available to handle this request.", True),
+        (b"no healthy upstream", True),
+        (ENVOY + b"remote connection failure", True),
+        (ENVOY + b"connection failure", True),
+        (ENVOY + b"connection termination", False),
+        (b"no available server", True),
+        (b"<html><head><title>503 Service Temporarily Unavailable</title></head>", True),
+        (b'{"error":"unavailable"}', False),
+        (b"", False),
+    ],
+)
+def test_a_proxy_says_whether_it_passed_the_request_to_its_worker(
+    body: bytes, unreached: bool
+) -> None:
+    error = unreached_error(body)
+    assert (error is not None) is unreached
+    assert error is None or not error.sent
 
 
 def test_a_model_that_was_away_for_long_is_not_waited_for_until_it_answers_again() -> None:
