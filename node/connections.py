@@ -6,20 +6,19 @@ long.
 """
 
 import asyncio
-import socket
 from collections.abc import Mapping
 from math import inf
 from types import MappingProxyType
 from typing import Any, cast
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion10, HttpVersion11, web
 
 from node import heads
 from node.auth.socket_owner import UNASKED
 from node.config.web import WebSettings
 from node.faces.errors import FaceError, HeadTooLarge, HeadTooSlow, TooManyConnections
 from node.faces.request_ids import id_of
-from node.http_handler import LINGER_SECONDS, HttpHandler, log
+from node.http_handler import LINGER_SECONDS, HttpHandler, is_refused, log
 from node.lane.request import LaneRequest
 
 HELD_BYTES = 64 * 1024
@@ -35,7 +34,7 @@ STALL_SECONDS = 30.0
 """Seconds that a caller may take to read the rest of an answer whose handler is done."""
 
 PROBE_SECONDS = 2.0
-"""Seconds between two probes of a caller that has closed its side: a relay may do so first, and leave later."""
+"""Seconds between two probes of a caller that has closed its side, as a relay may that leaves later; with HTTP/1.0, ever more."""
 
 _SOON = 0.05  # seconds between two checks of a caller that has closed its side
 _HEAD_END = b"\r\n\r\n"
@@ -183,11 +182,10 @@ class CallerConnection(asyncio.Protocol):
             return
         log.debug("refused an invalid request: %s", type(error).__name__)
         self._is_discarding, self._request, self._unparsed = True, None, b""
-        if self._handler is not None:
-            # aiohttp would close the connection at once, and a caller that still sends would lose the answer.
-            self._handler.transport = None
+        # aiohttp would close the connection at once, and a caller that still sends would lose the answer.
+        out = wire if self._handler is None else self._handler.detach() or wire
         self._head_deadline, self._deadline = inf, self._listener.now + LINGER_SECONDS
-        wire.write(heads.encode_refusal(error, id_of(said), self._listener.fixed))
+        out.write(heads.encode_refusal(error, id_of(said), self._listener.fixed))
         if wire.can_write_eof():
             wire.write_eof()
             wire.resume_reading()
@@ -383,16 +381,18 @@ class CallerConnection(asyncio.Protocol):
             self.abort()
 
     def _probe(self, asked: web.BaseRequest | LaneRequest, now: float) -> bool:
-        """Send bytes that a caller who is there skips, and one who has left refuses; return whether HTTP allows it."""
-        if self.transport is None or asked.version != HttpVersion11 or asked.writer.output_size:
+        """Send what may begin an answer, and is refused by the kernel of a caller that has left; return whether there was any."""
+        if self.transport is None or asked.writer.output_size:
             return False
-        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._probe_due = now + PROBE_SECONDS
-        return True
+        sent = 0
+        if asked.version == HttpVersion11:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            sent = 1
+        elif asked.version == HttpVersion10 and self._handler is not None:
+            sent = self._handler.probe()
+        self._probe_due = now + PROBE_SECONDS * (1 << sent) / 2
+        return sent > 0
 
     def _is_gone(self) -> bool:
-        """Return whether the kernel knows that the caller is gone: it does once sent bytes were refused."""
-        known = self.transport.get_extra_info("socket") if self.transport is not None else None
-        if known is None or known.family not in (socket.AF_INET, socket.AF_INET6):
-            return False
-        return bool(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == 7)  # TCP_CLOSE
+        """Return whether the caller is known to be gone."""
+        return self.transport is not None and is_refused(self.transport)

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import socket
+from collections.abc import Iterable
 from typing import Any, NoReturn, Protocol, cast
 
 from aiohttp import web
@@ -18,7 +20,18 @@ BODY_BYTES = 128 * 1024
 LINGER_SECONDS = 2.0
 """Seconds for which bytes that a caller still sends are discarded, so that the caller can read the error."""
 
+ANSWER_START = b"HTTP/1."
+"""The bytes with which every answer begins."""
+
 _NOT_FRAMED = "the body does not match its framing headers"
+
+
+def is_refused(wire: asyncio.Transport) -> bool:
+    """Return whether the kernel at the other end refused what was sent: nobody there reads it."""
+    known = wire.get_extra_info("socket")
+    if known is None or known.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    return bool(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == 7)  # TCP_CLOSE
 
 
 class HandledConnection(Protocol):
@@ -41,6 +54,36 @@ class HandledConnection(Protocol):
 
     def sent(self, *, ends: bool) -> None:
         """Note that an answer was sent as far as its caller reads it; `ends` says that it ends the connection."""
+
+
+class ProbingTransport:
+    """Transport of an answer whose first bytes were sent as probes; used for one write, which leaves these out."""
+
+    def __init__(self, handler: "HttpHandler", wire: asyncio.Transport) -> None:
+        self._handler, self._wire = handler, wire
+        self._sent = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
+
+    def probe(self) -> int:
+        """Send the next byte, and return how many were sent; 0 if none is left."""
+        sent = self._sent
+        if sent == len(ANSWER_START):
+            return 0
+        self._wire.write(ANSWER_START[sent : sent + 1])
+        self._sent += 1
+        return self._sent
+
+    def write(self, chunk: bytes) -> None:
+        """Send the head, and maybe more, without what was sent of it."""
+        if self._handler.transport is cast("object", self):
+            self._handler.transport = self._wire
+        self._wire.write(memoryview(chunk)[self._sent :])
+
+    def writelines(self, chunks: Iterable[bytes]) -> None:
+        """Send the head, and maybe more, without what was sent of it."""
+        self.write(b"".join(chunks))
 
 
 class HttpHandler(web.RequestHandler):
@@ -97,6 +140,21 @@ class HttpHandler(web.RequestHandler):
                 found = heads.fault_of(said.exc)
                 within = found if isinstance(found, HeadTooLarge) else Unparseable(_NOT_FRAMED)
                 asked.content.set_exception(within)
+
+    def probe(self) -> int:
+        """Send the next byte of those with which every answer begins, and return how many were sent; 0 if none can be sent."""
+        wire = cast("asyncio.Transport | ProbingTransport | None", self.transport)
+        if wire is None:
+            return 0
+        if not isinstance(wire, ProbingTransport):
+            wire = ProbingTransport(self, wire)
+            self.transport = cast("asyncio.Transport", wire)
+        return wire.probe()
+
+    def detach(self) -> asyncio.Transport | None:
+        """Return the transport, which aiohttp no longer writes to or closes."""
+        wire, self.transport = self.transport, None
+        return wire
 
     # What aiohttp calls.
 

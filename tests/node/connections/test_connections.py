@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 from contextlib import asynccontextmanager
+from math import inf
 
 import orjson
 import pytest
@@ -14,7 +15,7 @@ from node.connections import PROBE_SECONDS, STALL_SECONDS
 from node.faces.app import application
 from node.faces.request_reader import read_raw
 from node.faces.response_writer import StreamedResponse
-from node.http_handler import BODY_BYTES, LINGER_SECONDS
+from node.http_handler import ANSWER_START, BODY_BYTES, LINGER_SECONDS
 from node.listeners import Listener
 
 HOST = b"Host: localhost\r\n"
@@ -45,8 +46,9 @@ class App:
         match request.path:
             case "/unread":
                 return web.Response(body=b"no thanks")
-            case "/wait":
-                return await self._wait()
+            case "/wait" | "/late":
+                answer = await self._wait()
+                return answer if request.path == "/wait" else await self._stream(request)
             case "/gone":
                 raise ConnectionResetError
             case "/stream" | "/half" | "/empty" | "/begun":
@@ -396,6 +398,53 @@ async def test_a_caller_that_half_closes_and_leaves_later_cancels_its_handler(se
     connection.look(served.server.now)
     async with asyncio.timeout(5):
         await served.cancelled.wait()
+
+
+@pytest.mark.parametrize("leaves", ["at once", "later"])
+async def test_a_caller_of_http_1_0_that_leaves_cancels_its_handler(served, caller, leaves):
+    caller.writer.write(b"GET /wait HTTP/1.0\r\n\r\n")
+    await served.begun.wait()
+    if leaves == "later":
+        caller.writer.write_eof()
+        assert await caller.reader.readexactly(1) == ANSWER_START[:1]
+    connection = await connection_of(served)
+    caller.writer.close()
+    await caller.writer.wait_closed()
+    await until(lambda: connection._is_half_closed)
+    if leaves == "later":
+        connection.look(asyncio.get_running_loop().time() + PROBE_SECONDS)
+    await until(lambda: connection.transport is None or connection._is_gone())
+    connection.look(served.server.now)
+    async with asyncio.timeout(5):
+        await served.cancelled.wait()
+
+
+@pytest.mark.parametrize("path", [b"/wait", b"/late"])
+@pytest.mark.parametrize("probes", [1, 4, len(ANSWER_START) + 1])
+async def test_a_caller_of_http_1_0_that_half_closes_gets_the_first_bytes_of_its_answer_as_probes(
+    served, caller, path, probes
+):
+    caller.writer.write(b"GET " + path + b" HTTP/1.0\r\n\r\n")
+    caller.writer.write_eof()
+    connection = await connection_of(served)
+    await until(lambda: connection._probe_due < inf)
+    for _ in range(probes - 1):
+        connection.look(connection._probe_due)
+    async with asyncio.timeout(5):
+        ahead = ANSWER_START[:probes]
+        assert await caller.reader.readexactly(len(ahead)) == ahead
+        served.go.set()
+        said = ahead + await caller.reader.read()
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 200 OK\r\n")
+    assert body == (b"onetwo" if path == b"/late" else b"at last")
+
+
+async def test_what_cannot_be_read_is_refused_in_whole_after_a_half_close(served, caller):
+    caller.writer.write(post(b"x") + b"\0 nonsense\r\n\r\n")
+    caller.writer.write_eof()
+    assert await caller.hear() == (200, b"x")
+    assert (await code_of(caller))[0] == 400
 
 
 async def test_all_pipelined_requests_are_answered_after_a_half_close(served, caller):
