@@ -9,7 +9,8 @@ Examples:
   modelvine attach http://127.0.0.1:8080
   # a LocalAI backend, which does not name its model
   modelvine attach 127.0.0.1:50051 --model own
-  modelvine attach http://127.0.0.1:8000 --project team --header 'authorization: Bearer @/run/secrets/vllm'
+  # vLLM with a key
+  modelvine attach http://127.0.0.1:8000 --header 'authorization: Bearer @/run/secrets/vllm'
 """
 
 import argparse

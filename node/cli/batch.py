@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli.console.options import add_node_options
+from node.cli.console.options import add_action, add_node_options
 
 if TYPE_CHECKING:
     from node.cli.console.client import Client
@@ -29,9 +29,15 @@ _PIECE = 256 * 1024
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(title="commands", dest="action", metavar="{run}", required=True)
-    run_ = actions.add_parser("run", help="run a file, and show its progress")
+    run_ = add_action(
+        actions,
+        "run",
+        "Run a file of requests, and show its progress.",
+        "modelvine batch run lines.jsonl",
+        "modelvine batch run lines.jsonl --out answers.jsonl --errors refused.jsonl --window 7d",
+    )
     add = run_.add_argument
-    add("file", metavar="FILE", type=Path, help="file with the requests")
+    add("file", metavar="FILE", type=Path, help="file with one request on each line")
     add("--out", metavar="FILE", type=Path, help="file for the results (default: FILE.answers)")
     add(
         "--errors",
@@ -39,7 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="file for failed lines (default: FILE.errors)",
     )
-    add("--window", metavar="T", default="24h", help="time until it expires (default: 24h)")
+    add(
+        "--window",
+        metavar="T",
+        default="24h",
+        help="time after which unfinished requests expire, in hours or days (default: 24h)",
+    )
     add("--every", metavar="S", type=float, default=EVERY, help=argparse.SUPPRESS)
     add_node_options(run_)
 

@@ -13,7 +13,8 @@ Examples:
 import argparse
 from collections.abc import Iterable
 
-from node.cli.console.options import add_json, add_settings, add_wide, settings_given
+from node.cli.console.options import add_action, add_json, add_wide, settings_given
+from node.cli.console.setting_options import add_settings
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +22,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(
         title="commands", metavar="{show,policies}", required=True, dest="action"
     )
-    for name, what in (
-        ("show", "print the settings"),
-        ("policies", "list the values of `router.policy`, and mark the current one"),
+    for name, about in (
+        ("show", "Show all settings with their sources."),
+        ("policies", "List the load-balancing policies, and mark the one in use (router.policy)."),
     ):
-        action = actions.add_parser(name, help=what)
+        lines = (
+            f"modelvine config {name}",
+            f"modelvine config {name} --profile wan --json",
+        )
+        action = add_action(actions, name, about, *lines)
         add_settings(action)
         add_wide(action)
         add_json(action)

@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli.console.options import add_json, add_settings, settings_given
+from node.cli.console.options import add_json, settings_given
+from node.cli.console.setting_options import add_settings
 
 if TYPE_CHECKING:
     from node.cli.console.client import Client

@@ -21,6 +21,7 @@ import argparse
 from collections.abc import Callable, Mapping
 
 from node.cli.console.options import (
+    add_action,
     add_allowance,
     add_data_dir,
     add_json,
@@ -39,26 +40,69 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="{create,list,show,rotate,revoke,new,swarm}",
         required=True,
     )
-    _configure_create(actions.add_parser("create", help="create a user's key, and print it once"))
-    listed = actions.add_parser("list", help="list users' keys")
+    _configure_users(actions)
+    _configure_nodes(actions)
+
+
+def _configure_users(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare what is done with users' keys."""
+    create = add_action(
+        actions,
+        "create",
+        "Create a user's key, and print it once.",
+        "(umask 077; modelvine key create ann --models 'llama*' --expires 30d > ann.key)",
+        "modelvine key create bob --rpm 60 --model-limit 'llama*:rpm=20,tpm=10000'",
+        "(umask 077; modelvine key create --csv class.csv > keys.csv)",
+    )
+    _configure_create(create)
+    listed = add_action(
+        actions, "list", "List users' keys, without the keys themselves.", "modelvine key list"
+    )
     add_node_options(listed)
     add_json(listed)
-    show = actions.add_parser("show", help="show a user's key, or this node's peer id")
-    show.add_argument("name", metavar="NAME", nargs="?", default="", help="name of the user")
+    show = add_action(
+        actions,
+        "show",
+        "Show the limits of a user's key, or this node's peer id.",
+        "modelvine key show ann",
+        "modelvine key show",
+    )
+    show.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        default="",
+        help="name of the user (default: the node's own identity)",
+    )
     add_node_options(show)
     add_json(show)
     for name, text in (
-        ("rotate", "replace a user's key, and print the new one"),
-        ("revoke", "revoke a user's key at once"),
+        ("rotate", "Replace a user's key, and print the new one once."),
+        ("revoke", "Revoke a user's key at once."),
     ):
-        action = actions.add_parser(name, help=text)
+        action = add_action(actions, name, text, f"modelvine key {name} ann")
         action.add_argument("name", metavar="NAME", help="name of the user")
         add_node_options(action)
         add_json(action)
-    new = actions.add_parser("new", help="create the identity key, unless it exists")
+
+
+def _configure_nodes(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare what is done with keys of nodes."""
+    new = add_action(
+        actions,
+        "new",
+        "Create the node's identity key before its first start, and print its peer id.",
+        "modelvine key new",
+        "modelvine key new --json",
+    )
     add_data_dir(new)
     add_json(new)
-    swarm = actions.add_parser("swarm", help="create a swarm key")
+    swarm = add_action(
+        actions,
+        "swarm",
+        "Create a file with a swarm key: nodes that have it connect only to each other.",
+        "modelvine key swarm swarm.key",
+    )
     swarm.add_argument("file", metavar="FILE", help="the new file")
     swarm.add_argument("--json", action="store_true", help="print JSON")
 
@@ -80,7 +124,7 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         "--role",
         choices=ROLES,
         default="user",
-        help="use models; also read status; also change the node",
+        help="user: use models; viewer: also read status and metrics; operator: also change the node (default: user)",
     )
     add(
         "--model-limit",

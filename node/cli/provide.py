@@ -21,7 +21,8 @@ Examples:
   modelvine provide agents
   # then, with OpenAI's client at any node:
   #   client.files.create(file=open("lines.jsonl", "rb"), purpose="batch")
-  #   client.batches.create(input_file_id=…, endpoint="/v1/chat/completions", completion_window="24h")
+  #   client.batches.create(
+  #       input_file_id=…, endpoint="/v1/chat/completions", completion_window="24h")
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Register one model at the local node.
+r"""Register one model at the local node.
 
 All nodes can use the model as soon as this returns. URL is where the worker listens on this machine: its base URL, with or
 without /v1, or a full endpoint. With another path, it is one endpoint that gets only requests of its type. Registering the
@@ -12,7 +12,8 @@ Examples:
   modelvine register demo painter http://127.0.0.1:8081/v1 --type image
   modelvine register demo painter http://127.0.0.1:8081/edit --type image-edit
   modelvine register demo tiny http://127.0.0.1:8082 --cid second --capacity 4 --context 8192
-  modelvine register demo big http://127.0.0.1:8000 --header 'authorization: Bearer @/run/secrets/vllm'
+  modelvine register demo big http://127.0.0.1:8000 \
+    --header 'authorization: Bearer @/run/secrets/vllm'
   modelvine register demo own grpc+localai://127.0.0.1:9000 --load ContextSize=4096 --load MMap=true
 """
 

@@ -1,8 +1,11 @@
 """Show nodes, models and requests live, until Ctrl-C.
 
-If the output is no terminal, or with --once or --json, it is shown once, after two samples --every seconds apart. Requests and
-tokens are those of this node; RATE and IN FLIGHT of other nodes are what they report. EXPECTED is the estimated time of a
-request at the fastest and the slowest replica, as in `modelvine route`.
+If the output is no terminal, or with --once or --json, it is shown once, after two samples --every seconds apart.
+
+The first lines count the requests to this node (failed: status 5xx; refused: 4xx), and the input and output tokens of its
+workers. The tables show all nodes, by what each reports of its workers: IN FLIGHT the requests that they answer, of how many
+they can at one time; QUEUED the requests that wait for them; TOKENS/S the output of streams, counted by events. ROUTE is how
+this node reaches the other one. EXPECTED is the estimated time of a request, at the fastest and the slowest replica.
 
 Examples:
   modelvine top

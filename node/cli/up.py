@@ -7,20 +7,23 @@ node at once. Each option is also an environment variable (MODELVINE_HTTP for --
 
 Examples:
   modelvine up
+  # a second node on this machine, which joins the first
   modelvine up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0 --data-dir /tmp/second \
-               --bootstrap /ip4/127.0.0.1/tcp/6101/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA
+    --bootstrap /ip4/127.0.0.1/tcp/6101/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA
   modelvine up --profile lan --swarm-key swarm.key
   modelvine up --profile wan --relay
   modelvine up --workers 4
   modelvine up --profile wan --join @invitation
-  modelvine up --profile wan --rendezvous /ip4/192.0.2.7/tcp/6101/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA
+  modelvine up --profile wan \
+    --rendezvous /ip4/192.0.2.7/tcp/6101/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA
 """
 
 import argparse
 import logging
 from pathlib import Path
 
-from node.cli.console.options import add_settings, settings_given
+from node.cli.console.options import settings_given
+from node.cli.console.setting_options import add_settings
 
 log = logging.getLogger("modelvine.node")
 

@@ -1,8 +1,5 @@
 """Options that several commands have in common, and the parser of a command's words.
 
-An option that is a setting has the setting's name, `section.name`, as its destination, so that the parsed options are a layer of
-the configuration.
-
 The parser accepts options before, between and after the positional arguments. argparse alone assigns the positional arguments at
 the first option behind one of them: `chat llama --system TEXT PROMPT` had no PROMPT. Its own remedy, `parse_intermixed_args`,
 does not support subcommands.
@@ -143,6 +140,22 @@ class CommandParser(argparse.ArgumentParser):
         ]
 
 
+def add_action(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    about: str,
+    *examples: str,
+) -> argparse.ArgumentParser:
+    """Declare a subcommand that one sentence explains, with examples; return its parser."""
+    return actions.add_parser(
+        name,
+        help=about[0].lower() + about[1:].rstrip("."),
+        description=about,
+        epilog="\n  ".join(["Examples:", *examples]),
+        formatter_class=HelpFormatter,
+    )
+
+
 def add_node_options(parser: argparse.ArgumentParser, *, about: str = "") -> None:
     """Declare how to find the node to talk to; `about` tells what the name of another node selects, if it may be given."""
     named = (
@@ -178,7 +191,8 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         dest="node.data_dir",
         metavar="DIR",
-        help="directory of the node's identity key, database and control token",
+        help="directory of the node's identity key, database and control token (default: ~/.local/share/modelvine, "
+        "or modelvine below XDG_DATA_HOME)",
     )
 
 
@@ -193,194 +207,8 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return number
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Declare all settings that can be given on the command line of `up`."""
-    add = parser.add_argument
-    add("--config", metavar="FILE", default="", help="settings file (default: ./modelvine.toml)")
-    add("--profile", dest="node.profile", metavar="{local,lan,wan}", help="set of defaults")
-    add(
-        "--name",
-        dest="node.name",
-        metavar="NAME",
-        help="name of this node (default: host name)",
-    )
-    _add_listening(parser)
-    _add_meeting(parser)
-    add(
-        "--store",
-        dest="node.store",
-        metavar="STORE",
-        help="memory, sqlite, redis://HOST:PORT/N or postgresql://HOST:PORT/DATABASE",
-    )
-    add(
-        "--swarm-key",
-        dest="node.swarm_key",
-        metavar="FILE",
-        help="only nodes with the same key connect",
-    )
-    add(
-        "--workers",
-        dest="node.workers",
-        metavar="N",
-        help="processes that serve as one node (default: 1)",
-    )
-    add(
-        "--usage-days",
-        dest="node.usage_days",
-        metavar="N",
-        help="days to keep usage and receipts (default: 35)",
-    )
-    add(
-        "--prices",
-        dest="node.prices",
-        metavar="PATTERN=INPUT/OUTPUT",
-        action="append",
-        help="price of a million tokens of matching models, repeatable: 'llama*=0.2/0.6'",
-    )
-    add(
-        "--drain-timeout",
-        dest="node.drain_timeout",
-        metavar="S",
-        help="seconds for requests in flight to finish",
-    )
-    _add_told(parser)
-    add_data_dir(parser)
-
-
-def _add_told(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--log-format",
-        dest="node.log_format",
-        metavar="{console,json}",
-        help="for people or for programs",
-    )
-    add(
-        "--log-level",
-        dest="node.log_level",
-        metavar="{debug,info,warning,error}",
-        help="lowest level to log",
-    )
-    add(
-        "--traces",
-        dest="node.traces",
-        metavar="URL",
-        help="URL of an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/traces (default: none)",
-    )
-    add(
-        "--trace-share",
-        dest="node.trace_share",
-        metavar="SHARE",
-        help="share of requests without a traceparent to trace, from 0 to 1 (default: 1)",
-    )
-
-
-def _add_listening(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--http",
-        dest="node.http",
-        metavar="HOST:PORT",
-        help="address of the HTTP server; port 0: any",
-    )
-    add(
-        "--open",
-        dest="node.open",
-        metavar="WHO",
-        nargs="?",
-        const="everybody",
-        help="who needs no key: nobody, machine (users of this machine, the default) or everybody",
-    )
-    add(
-        "--tls-cert",
-        dest="node.tls_cert",
-        metavar="FILE",
-        help="PEM certificate; turns on HTTPS",
-    )
-    add("--tls-key", dest="node.tls_key", metavar="FILE", help="PEM file with its private key")
-    add(
-        "--link",
-        dest="node.link",
-        metavar="HOST:PORT",
-        help="address of the HTTPS server for other nodes",
-    )
-    add(
-        "--trusted-issuers",
-        dest="node.trusted_issuers",
-        metavar="PEER",
-        action="append",
-        help="peer id of a node of another site whose grants are accepted; repeatable",
-    )
-    add(
-        "--peers-need-grant",
-        dest="node.peers_need_grant",
-        action="store_true",
-        default=None,
-        help="require a grant for requests from other nodes (modelvine invite --for-node)",
-    )
-
-
-def _add_meeting(parser: argparse.ArgumentParser) -> None:
-    """Declare the settings of the mesh's addresses, and of how nodes find each other."""
-    add = parser.add_argument
-    add(
-        "--listen",
-        dest="mesh.listen",
-        metavar="MULTIADDR",
-        action="append",
-        help="libp2p address to listen on; repeatable",
-    )
-    add(
-        "--announce",
-        dest="mesh.announce",
-        metavar="MULTIADDR",
-        action="append",
-        help="address to advertise instead; repeatable",
-    )
-    add(
-        "--bootstrap",
-        dest="mesh.bootstrap",
-        metavar="MULTIADDR",
-        action="append",
-        help="address of a node to join; repeatable",
-    )
-    add(
-        "--nat",
-        dest="mesh.nat",
-        metavar="{auto,yes,no}",
-        help="whether this node is behind a NAT and needs a relay",
-    )
-    add(
-        "--relay",
-        dest="mesh.relay",
-        action="store_true",
-        default=None,
-        help="act as a relay for nodes that cannot be dialled",
-    )
-    add(
-        "--rendezvous",
-        dest="mesh.rendezvous",
-        metavar="MULTIADDR",
-        action="append",
-        help="rendezvous point at which to find other nodes; repeatable",
-    )
-    add(
-        "--rendezvous-point",
-        dest="mesh.rendezvous_point",
-        action="store_true",
-        default=None,
-        help="act as a rendezvous point",
-    )
-    add(
-        "--mdns",
-        dest="mesh.mdns",
-        action=argparse.BooleanOptionalAction,
-        help="find nodes on the local network, and be found (on in profile lan)",
-    )
-
-
 def settings_given(arguments: argparse.Namespace) -> Mapping[str, object]:
-    """Return the settings that were given as flags, by `section.name`."""
+    """Return the settings that were given as flags, by `section.name`: their options have that as destination."""
     return {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in vars(arguments).items()

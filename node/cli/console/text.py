@@ -166,7 +166,7 @@ def prose(text: str) -> str:
 
 
 def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
-    """Format the total load of replicas, with the age of the oldest report: `3 of 8 in flight, 41/s, 1.2 s ago`."""
+    """Format the total load of replicas, with the age of the oldest report: `3 of 8 in flight, ~41 tokens/s, 1.2 s ago`."""
     if not replicas:
         return "-"
     slots = [r["slots"] for r in replicas]
@@ -177,7 +177,7 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
     if queued := sum(r["queued"] for r in replicas):
         said.append(f"{queued} queued")
     if rate := sum(r["rate"] for r in replicas):
-        said.append(f"{rate:.0f}/s")
+        said.append(f"~{rate:.0f} tokens/s")
     if len(replicas) == 1 and replicas[0]["first_byte"] is not None:
         said.append(f"first byte in {duration(replicas[0]['first_byte'])}")
     if age := max(r["age"] for r in replicas):

@@ -135,12 +135,12 @@ def frame(
     """Return the lines of one screen, cut to so many columns and lines; 0 for any number of lines."""
     heads = [cut(plain(line), columns) for line in _heads(before, look, clock)]
     nodes = table_lines(
-        ("NODE", "STATE", "MODELS", "IN FLIGHT", "QUEUED", "RATE", "ROUND TRIP", "ROUTE"),
+        ("NODE", "STATE", "MODELS", "IN FLIGHT", "QUEUED", "TOKENS/S", "ROUND TRIP", "ROUTE"),
         map(_node_row, _nodes(look)),
         room=columns,
     )
     served = table_lines(
-        ("MODEL", "REPLICAS", "IN FLIGHT", "QUEUED", "RATE", "EXPECTED", "HEALTH"),
+        ("MODEL", "REPLICAS", "IN FLIGHT", "QUEUED", "TOKENS/S", "EXPECTED", "HEALTH"),
         map(_model_row, models(look)),
         room=columns,
     )
@@ -201,14 +201,14 @@ def _heads(before: TopLook, look: TopLook, clock: str) -> Iterable[str]:
         f"  {status['version']}  {clock}".rstrip()
     )
     yield (
-        f"requests here: {found.requests:,.1f}/s, {status['in_flight']} in flight, {found.failed:,.1f}/s failed, "
-        f"{found.refused:,.1f}/s refused"
+        f"requests to this node: {found.requests:,.1f}/s, {status['in_flight']} in flight, "
+        f"{found.failed:,.1f}/s failed, {found.refused:,.1f}/s refused"
     )
     processes = status["processes"]
     also = f", {processes} processes" if processes > 1 else ""
     yield (
-        f"tokens of its workers: {found.read:,.0f}/s read, {found.written:,.0f}/s written; "
-        f"lag {duration(look.counters.lag)}{also}"
+        f"its workers' tokens: {found.read:,.0f}/s input, {found.written:,.0f}/s output; "
+        f"event loop lag {duration(look.counters.lag)}{also}"
     )
 
 
@@ -227,7 +227,7 @@ def _node_row(row: _Row) -> Sequence[object]:
         row["models"],
         _of(busy),
         busy["queued"] or "-",
-        f"{busy['rate']:.0f}/s" if busy["rate"] else "-",
+        f"~{busy['rate']:.0f}" if busy["rate"] else "-",
         duration(row["round_trip"]) if row["round_trip"] else "-",
         row["connection"],
     )
@@ -239,7 +239,7 @@ def _model_row(row: _Row) -> Sequence[object]:
         row["replicas"],
         _of(row),
         row["queued"] or "-",
-        f"{row['rate']:.0f}/s" if row["rate"] else "-",
+        f"~{row['rate']:.0f}" if row["rate"] else "-",
         _expected(row["expected"]),
         "; ".join(row["health"]) or "-",
     )

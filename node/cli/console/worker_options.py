@@ -62,7 +62,7 @@ def add_type(
         metavar="T",
         type=_type,
         default=default,
-        help=f"{', '.join(TYPES)}, or 0 to {len(TYPES) - 1} (default: {means})",
+        help=f"{', '.join(TYPES)}, or its number, 0 to {len(TYPES) - 1} (default: {means})",
     )
 
 
@@ -75,14 +75,14 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_count,
         default=0,
-        help="concurrent requests that the worker accepts",
+        help="concurrent requests that the worker accepts (default: learned from its answers)",
     )
     add(
         "--context",
         metavar="N",
         type=_count,
         default=0,
-        help="maximum number of tokens of one request",
+        help="maximum number of tokens of one request and its answer (default: reported by the worker)",
     )
     add(
         "--takes",

@@ -314,7 +314,7 @@ def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Star
     heard, why = "420 ms ago 3.1 ms direct, record", "it said so"
     since = "61.0 s"
     assert " ".join(shown[1].split()) == (
-        f"gpu-7 {PEER} alive {since} serving 2 4 in flight, 2 queued, 41/s, 1.2 s ago {heard} {why}"
+        f"gpu-7 {PEER} alive {since} serving 2 4 in flight, 2 queued, ~41 tokens/s, 1.2 s ago {heard} {why}"
     )
     assert " ".join(shown[2].split()) == f"- {OTHER} alive {since} serving 2 - - - self {why}"
     assert json.loads(modelvine("peers", "--json").out) == {"nodes": others}
@@ -363,10 +363,10 @@ def test_register_passes_on_warnings(modelvine: Modelvine, node: Start) -> None:
 
 def test_status_names_the_load_of_each_busy_model(modelvine: Modelvine, node: Start) -> None:
     node(**{STATUS: Said(a_status() | {"load": [a_load(age=0.0)]})})
-    load = "load         demo/tiny: 3 of 8 in flight, 41/s, first byte in 350 ms\n"
+    load = "load         demo/tiny: 3 of 8 in flight, ~41 tokens/s, first byte in 350 ms\n"
     assert load in modelvine("status").out
     node(**{STATUS: Said(a_status() | {"load": [a_load(age=0.0, learned=True)]})})
-    assert "3 of 8 in flight, capacity: learned 8, 41/s" in modelvine("status").out
+    assert "3 of 8 in flight, capacity: learned 8, ~41 tokens/s" in modelvine("status").out
 
 
 def test_status_names_the_parts_that_do_not_work(modelvine: Modelvine, node: Start) -> None:

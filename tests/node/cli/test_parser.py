@@ -11,6 +11,7 @@ import pytest
 from node.cli import build_parser
 from node.cli.console.options import CommandParser
 from node.config import sources
+from node.config.settings import Settings
 from tests.node.cli.conftest import Modelvine
 from tests.node.cli.stand_in import PEER
 
@@ -32,6 +33,8 @@ def parser_of(path: Sequence[str]) -> CommandParser:
 
 PARSER = build_parser()
 COMMANDS = tuple(leaves(PARSER))
+PATHS = ((), *sorted({path[:length] for path in COMMANDS for length in range(1, len(path) + 1)}))
+"""Everything that has a --help of its own: the program, each command and each subcommand."""
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
@@ -144,14 +147,14 @@ def test_every_setting_that_has_a_flag_is_an_option_of_up() -> None:
 
 def examples() -> Iterator[str]:
     """Yield every example of the help of each command, and of the program's own."""
-    for path in ((), *sorted({path[:1] for path in COMMANDS})):
+    for path in PATHS:
         _, _, text = (parser_of(path).epilog or "").partition("Examples:\n")
         for line in re.sub(r"\\\n *", "", text).splitlines():
             if not line.lstrip().startswith("#"):
                 yield line.strip()
 
 
-EXAMPLES = tuple(examples())
+EXAMPLES = tuple(dict.fromkeys(examples()))
 
 
 def words_of(line: str) -> list[str]:
@@ -161,6 +164,37 @@ def words_of(line: str) -> list[str]:
     assert not any(" " in file for file in files)
     words = shlex.split(command)
     return words[words.index("modelvine") + 1 :]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_every_help_has_a_sentence_and_an_example_and_fits_100_columns(
+    monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = parser_of(path)
+    sentence = (shown.description or "").splitlines()[0]
+    assert sentence[0].isupper()
+    assert sentence.endswith(".")
+    assert (
+        f"modelvine {' '.join(path)}".rstrip() in (shown.epilog or "").partition("Examples:\n")[2]
+    )
+    assert max(map(len, shown.format_help().splitlines())) <= 100
+
+
+def defaults() -> Iterator[tuple[str, object]]:
+    """Yield every setting with a flag whose default is a value, neither empty nor off."""
+    for key in sorted(sources.FLAG_KEYS):
+        section, _, name = key.partition(".")
+        default = getattr(getattr(Settings(), section), name)
+        if default and default is not True:
+            yield key, default[0] if isinstance(default, tuple) else default
+
+
+@pytest.mark.parametrize(("key", "default"), tuple(defaults()))
+def test_the_help_of_a_setting_says_its_default(key: str, default: object) -> None:
+    (option,) = (option for option in parser_of(["up"]).options if option.dest == key)
+    shown = f"{default:g}" if isinstance(default, float) else default
+    assert f"(default: {shown}" in (option.help or "")
 
 
 @pytest.mark.parametrize("line", EXAMPLES)

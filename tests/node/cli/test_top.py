@@ -101,8 +101,8 @@ def test_a_picture_fits_eighty_columns_and_says_what_matters():
     lines = frame(LOOK, LATER, columns=80, clock="14:03:22")
     assert max(map(_width, lines)) <= 80
     assert lines[0].startswith("gpu1  ok  up 2 h 05 min  2 of 2 nodes alive  1.0  14:03:22")
-    assert lines[1] == "requests here: 17.5/s, 3 in flight, 0.5/s failed, 3.0/s refused"
-    assert lines[2] == "tokens of its workers: 100/s read, 20/s written; lag 2 ms"
+    assert lines[1] == "requests to this node: 17.5/s, 3 in flight, 0.5/s failed, 3.0/s refused"
+    assert lines[2] == "its workers' tokens: 100/s input, 20/s output; event loop lag 2 ms"
     text = "\n".join(lines)
     assert "gpu2" in text and "relayed" in text and "0.62 to 1.90 s" in text  # noqa: PT018
 
