@@ -28,7 +28,6 @@ MAX_FILE_LINES = 400
 # Files that may be longer, up to `MAX_LONGER_LINES`, each with the reason.
 MAX_LONGER_LINES = 600
 LONGER = {
-    "node/cli/console/options.py": "the options of all commands, and the parser of their words",
     "registry/mesh/memory.py": "a mesh in memory: what it does for a node, and its network",
     "router/peers/mux.py": "a multiplexer, and its frames and events",
     "node/faces/errors.py": "one tree of errors and one table of them",
