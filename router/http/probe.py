@@ -14,10 +14,14 @@ from router.http.answer_headers import GZIP, is_encoded
 from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted, TlsFailed
 from router.http.heads import request_head
 from router.http.pool import WorkerPools, request_start
+from router.state.readiness import unreached_error
 from router.workers import Worker
 
 MAX_HEARD_BYTES = 1024 * 1024
 """Bytes of an answer that are read; a longer answer is unreadable."""
+
+MAX_PROXY_BYTES = 1024
+"""Bytes that are read of an answer that a proxy may have written."""
 
 _LATER = frozenset({502, 503, 504})
 _TLS = "if it speaks TLS, use https://"
@@ -53,6 +57,13 @@ class ProbeResult:
     def answered(self) -> bool:
         """Whether there was an answer, whatever it says."""
         return self.status != 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker itself answered, whatever it says, and not a proxy that does not reach it."""
+        if self.status == 503:
+            return unreached_error(self.body) is None
+        return self.answered and self.status not in _LATER
 
     @property
     def comes_later(self) -> bool:

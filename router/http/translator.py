@@ -18,7 +18,7 @@ from router.errors import WorkerRejected, WorkerTimeout
 from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import headers_to, request_head
 from router.http.pool import request_start
-from router.http.probe import send_probe
+from router.http.probe import MAX_PROXY_BYTES, send_probe
 from router.http.service_call import call_service
 from router.http.translated_stream import begin_answer, check_status
 from router.http.verbatim import MAX_ANSWER_BYTES, PassThrough
@@ -113,9 +113,9 @@ class Translator:
             yield answer
 
     async def alive(self, worker: Worker) -> bool:
-        """Return whether the worker answers at its first path, whatever the status."""
+        """Return whether the worker answers at its first path, whatever the status, and not a proxy in its place."""
         url = self.url(worker, self._mapping.paths[0])
-        return (await send_probe(self._places, worker, url, at_most=0)).answered
+        return (await send_probe(self._places, worker, url, at_most=MAX_PROXY_BYTES)).alive
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
         """Return 0, for unknown: most protocols have no field for it."""

@@ -30,7 +30,7 @@ from router.dialects.openai_http.worker_call import (
     prepare_call,
 )
 from router.errors import WorkerUnable
-from router.http.probe import ProbeResult, send_probe
+from router.http.probe import MAX_PROXY_BYTES, ProbeResult, send_probe
 from router.http.reply import Reply
 from router.http.service_call import call_service, describe_services, services_of
 from router.large_bodies import in_thread_if_large, is_large_body
@@ -71,7 +71,7 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /v1/chat/completions": "forwarded unchanged except `model`, `models` and `project`",
     "POST /v1/images/generations": "forwarded unchanged",
     "POST /v1/images/edits": "forwarded unchanged, JSON and forms",
-    "GET /v1/models": "health check of a silent worker: any response counts as alive",
+    "GET /v1/models": "health check of a silent worker: any response counts as alive, except a proxy's that it is not reached",
     "POST /api/v0/ai/project/register": "not called",
     "POST /api/v0/ai/project/unregister": "not called",
 }
@@ -135,9 +135,9 @@ class OpenAIHttp:
             yield answer
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for the list of models; a worker that answers with any status lives."""
+        """Ask for the list of models; a worker that answers with any status lives, unless a proxy does in its place."""
         models, _ = list_and_properties_urls(worker.api)
-        return (await send_probe(self._places, worker, models, at_most=0)).answered
+        return (await send_probe(self._places, worker, models, at_most=MAX_PROXY_BYTES)).alive
 
     async def slots(self, worker: Worker) -> int:
         """Ask for llama.cpp's properties: it works on that many requests at once, and silently queues the rest."""

@@ -49,7 +49,7 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /v1/chat/completions": "chats, streams too; with tools requested without streaming, then streamed by the node",
     "POST /v1/completions": "completions with a `suffix` only, because it does not mark special tokens",
     "POST /tokenize": "tokens; missing usage is estimated without it",
-    "GET /health": "health check of a silent worker; 503 means that its model is down",
+    "GET /health": "health check of a silent worker; 502 to 504 mean that its model is down",
     "GET /info": "`max_concurrent_requests` limits concurrent requests, `max_total_tokens` is the context",
     "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` appear in the node's metrics",
 }
@@ -87,9 +87,9 @@ class TgiHttp(Translator):
         super().__init__(links, MAPPING)
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for the server's health; only 503 means that the model behind it is down, a status for being busy does not."""
+        """Ask for the server's health; 502 to 504 mean that the model behind it is down, a status for being busy does not."""
         found = await send_probe(self._places, worker, self.url(worker, "health"), at_most=0)
-        return found.answered and found.status != 503
+        return found.answered and not found.comes_later
 
     async def slots(self, worker: Worker) -> int:
         """Ask how many concurrent requests the server takes before it refuses more."""

@@ -569,6 +569,24 @@ async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
         assert worker.received == []
 
 
+@pytest.mark.parametrize(
+    ("status", "said", "lives"),
+    [
+        (502, b"<h1>502 Bad Gateway</h1>", False),
+        (504, b"", False),
+        (503, HAPROXY_REACHES_NONE, False),
+        (503, b'{"error":{"message":"Loading model"}}', True),
+        (500, b"", True),
+    ],
+)
+async def test_a_worker_is_not_alive_where_a_proxy_answers_in_its_place(
+    status: int, said: bytes, lives: bool
+) -> None:
+    async with running() as worker, links() as ours:
+        worker.fail(status=status, refusal=said)
+        assert await create(ours).alive(own(worker.url).worker) is lives
+
+
 async def test_a_worker_that_is_silent_or_absent_is_not_alive() -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

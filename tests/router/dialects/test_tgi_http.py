@@ -565,8 +565,10 @@ async def test_a_worker_that_never_answers_times_out(worker: TgiWorker) -> None:
             await ask(create(hasty), worker, Kind.COMPLETION, stream=True)
 
 
-@pytest.mark.parametrize(("status", "lives"), [(200, True), (429, True), (503, False)])
-async def test_only_a_worker_that_reports_503_is_not_alive(
+@pytest.mark.parametrize(
+    ("status", "lives"), [(200, True), (429, True), (503, False), (502, False)]
+)
+async def test_only_a_worker_that_is_down_or_behind_a_proxy_without_it_is_not_alive(
     worker: TgiWorker, dialect: Dialect, status: int, lives: bool
 ) -> None:
     worker.fail(health=status, hang=True)
