@@ -17,7 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from router.http import heads
 from router.http.answer_headers import AnswerHeaders
-from router.http.errors import HttpError, HungUp, NotHttp
+from router.http.errors import HttpError, HungUp, NotHttp, parser_failure
 from router.http.reply import FULL_BYTES, Reply
 from router.http.write_batch import WriteBatch
 
@@ -213,8 +213,8 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes_without_body += len(data)
         try:
             self._parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade):
-            self._break(NotHttp("the response is not HTTP"))
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._break(parser_failure(error))
         else:
             # The parser does not tell whether the beginning of the next chunk's size has come.
             self._between_chunks = self._between_chunks and data[-2:] == b"\r\n"

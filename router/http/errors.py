@@ -2,6 +2,8 @@
 
 import ssl
 
+from httptools import HttpParserError, HttpParserUpgrade
+
 _UNTRUSTED = ("is not trusted", "start the node with SSL_CERT_FILE=/path/to/ca.pem")
 _CERTIFICATE_ERRORS = {
     9: ("is not valid yet", "check the clocks of both machines"),
@@ -55,6 +57,12 @@ class NotHttp(HttpError):
 
 class WaitEnded(TimeoutError):
     """The wait was ended early: there is nothing to wait for any more."""
+
+
+def parser_failure(error: HttpParserError | HttpParserUpgrade) -> NotHttp:
+    """Return the error for an answer that the parser did not take, with its reason."""
+    why = error if isinstance(error, HttpParserError) else "it switches to another protocol"
+    return NotHttp(f"the response is not HTTP: {why}")
 
 
 def tls_failure(error: ssl.SSLError) -> TlsFailed:

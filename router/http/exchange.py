@@ -27,7 +27,7 @@ from router.errors import (
 )
 from router.http.answer_headers import COMPRESSED, NO_HEADERS, HeadFacts, facts_of, is_encoded
 from router.http.cut_through import CutThrough
-from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp, WaitEnded
+from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp, NotHttp, WaitEnded
 from router.http.pool import ConnectionPool
 from router.http.reply import Reply
 from router.http.timers import Deadlines, Timers
@@ -395,4 +395,5 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
             died.hung_up = True
             return died
         case _:
-            return WorkerFailed("the response is not HTTP")
+            why = str(error) if isinstance(error, NotHttp) else "the response is not HTTP"
+            return WorkerFailed(why)

@@ -7,7 +7,7 @@ import pytest
 
 from router.answer import NOTHING
 from router.dialects.openai_http import create
-from router.errors import AnswerBroken
+from router.errors import AnswerBroken, WorkerFailed
 from router.http.exchange import Exchange, retry_after
 from router.http.reply import Reply
 from router.http.timers import Timers
@@ -34,6 +34,28 @@ from tests.workers.raw import raw, take
 )
 def test_retry_after_is_a_number_of_seconds_or_a_date(said: str, seconds: float | None) -> None:
     assert retry_after(said, 1795262400.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", "Content-Length can't"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", "Duplicate Content-Length"),
+        (b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "another protocol"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "encoding that was not requested"),
+        (b"220 mail\r\n", "Expected HTTP/"),
+    ],
+)  # fmt: skip
+async def test_the_error_for_an_answer_that_breaks_http_names_the_rule(
+    head: bytes, why: str
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(head)
+
+    async with links(QUICK) as ours, raw(serve) as url:
+        with pytest.raises(WorkerFailed, match=why):
+            await create(ours).answer(chat(), own(url)).__aenter__()
 
 
 async def test_the_rest_of_a_complete_answer_is_empty_however_often_it_is_read() -> None:
