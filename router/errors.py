@@ -2,6 +2,8 @@
 
 RouterError
 ├── BadRequest              the caller's fault; no worker would take it
+│   ├── UnsupportedContentType  its content type is none that model calls have
+│   └── TooManyParts        its body is short enough, but has too many values or parts
 ├── UnknownModel            no live or remembered node offers this name
 │   └── NoProvider          no node offers a service of this type
 ├── NobodyServes            the name is known, but no live and willing node serves it now
@@ -44,10 +46,23 @@ class RouterError(Exception):
 class BadRequest(RouterError):
     """The request is invalid; `param` names the field if it is known."""
 
-    def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
+    status: ClassVar[int] = 400
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
-        self.status = status
+
+
+class UnsupportedContentType(BadRequest):
+    """Model calls are not read from this content type."""
+
+    status = 415
+
+
+class TooManyParts(BadRequest):
+    """The body has more values, or its form more parts, than are read."""
+
+    status = 413
 
 
 class UnknownModel(RouterError):

@@ -180,6 +180,8 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         auth_errors.NoSuchKey: Row(404, 1001, _BAD, "key_not_found"),
         router_errors.RouterError: Row(500, 5000, _BROKEN, "router_error"),
         router_errors.BadRequest: Row(400, 1001, _BAD, "invalid_request"),
+        router_errors.UnsupportedContentType: Row(415, 1011, _BAD, "unsupported_media_type"),
+        router_errors.TooManyParts: Row(413, 1001, _BAD, "body_too_large"),
         router_errors.UnknownModel: Row(404, 1017, _BAD, "model_not_found"),
         router_errors.NoProvider: Row(501, 1011, _BROKEN, "no_provider"),
         router_errors.NobodyServes: Row(503, 1017, _BROKEN, "nobody_serves"),
@@ -281,10 +283,7 @@ def _of_known(error: Exception) -> Refusal:
     match error:
         case router_errors.WorkerRejected():
             return _rejected(error)
-        case router_errors.BadRequest():
-            row = _row(error)
-            return Refusal(error.status, _body(row, str(error), param=error.param))
-        case WrongParameter() | router_errors.WorkerUnable():
+        case WrongParameter() | router_errors.BadRequest() | router_errors.WorkerUnable():
             row = _row(error)
             return Refusal(row.status, _body(row, str(error), param=error.param))
         case router_errors.WorkerLoading():

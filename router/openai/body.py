@@ -12,7 +12,7 @@ from itertools import product
 import orjson
 
 from registry.values import value_class
-from router.errors import BadRequest
+from router.errors import BadRequest, TooManyParts, UnsupportedContentType
 from router.openai import large_json, multipart
 from router.openai.large_json import SMALL_BYTES, count_of
 from router.openai.media_type import media_of
@@ -113,8 +113,8 @@ def read(body: bytes, content_type: str, *, named_by: str = "", few: object = No
 
 def _read_form(body: bytes, content_type: str, kind: str) -> ParsedBody:
     if kind != multipart.CONTENT_TYPE:
-        raise BadRequest(
-            f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}", status=415
+        raise UnsupportedContentType(
+            f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}"
         )
     parts = multipart.parts(body, content_type)
     form = multipart.fields(body, parts)
@@ -224,7 +224,7 @@ def _object_of(body: bytes) -> _Object:
         # The commas are counted once, since that scans the whole body.
         commas = count_of(b",", body)
         if commas + brackets > MAX_VALUES:
-            raise BadRequest(f"the body has more than {MAX_VALUES:,} values", status=413)
+            raise TooManyParts(f"the body has more than {MAX_VALUES:,} values")
         if large_json.is_large(body, commas):
             return _parse_large(body)
     parsed = _parsed(body)

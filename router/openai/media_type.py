@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from router.errors import BadRequest
+from router.errors import UnsupportedContentType
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +74,28 @@ class Media:
 
 @lru_cache(maxsize=256)
 def media_of(content_type: str) -> Media:
-    """Read a header; raise `BadRequest` (415) if it is malformed or ambiguous, or names a charset that is not UTF-8."""
+    """Read a header; raise `UnsupportedContentType` if it is malformed or ambiguous, or names a charset that is not UTF-8."""
     found = _TYPE.match(content_type)
     if found is None or len(content_type) > MAX_CHARACTERS or not content_type.isascii():
-        raise _unsupported("the content type is malformed; send application/json")
+        raise UnsupportedContentType("the content type is malformed; send application/json")
     parameters: dict[str, str] = {}
     at = found.end()
     while at < len(content_type):
         parameter = _PARAMETER.match(content_type, at)
         if parameter is None:
-            raise _unsupported("a parameter of the content type is malformed")
+            raise UnsupportedContentType("a parameter of the content type is malformed")
         at = parameter.end()
         if parameter[1] is None:
             continue
         name = parameter[1].lower()
         if name in parameters:
-            raise _unsupported(f"the content type names {name!r} twice")
+            raise UnsupportedContentType(f"the content type names {name!r} twice")
         parameters[name] = parameter[2].strip('"')
     if not is_utf8(parameters.get("charset", "utf-8")):
-        raise _unsupported("only UTF-8 is supported")
+        raise UnsupportedContentType("only UTF-8 is supported")
     return Media(found[1].lower(), parameters)
 
 
 def is_utf8(charset: str) -> bool:
     """Return whether a charset decodes its text as UTF-8 does."""
     return charset.strip().lower() in _UTF8
-
-
-def _unsupported(message: str) -> BadRequest:
-    return BadRequest(message, status=415)

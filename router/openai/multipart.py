@@ -14,7 +14,7 @@ from typing import NoReturn
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
 
-from router.errors import BadRequest
+from router.errors import BadRequest, TooManyParts
 from router.openai.media_type import is_utf8, media_of
 
 CONTENT_TYPE = "multipart/form-data"
@@ -147,7 +147,7 @@ def _delimiters(body: bytes, boundary: bytes) -> list[int]:
         if at < 0:
             break
     else:
-        raise BadRequest(f"the form has more than {MAX_PARTS} parts", status=413)
+        raise TooManyParts(f"the form has more than {MAX_PARTS} parts")
     if closing < 0:
         raise BadRequest("a boundary of the form is malformed, or the last one is missing")
     if len(body) - closing > len(delimiter) + 2 + MAX_EPILOGUE_BYTES:

@@ -23,6 +23,7 @@ from node.faces.errors import INNER, TABLE
 from registry import errors as registry
 from registry.signing import Identity
 from router import errors as router
+from router.openai.body import MAX_VALUES
 from router.peers.headers import VIA
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
@@ -232,6 +233,16 @@ async def an_expectation_that_nobody_meets(scene: Scene) -> None:
 @provokes(router.BadRequest)
 async def no_model(scene: Scene) -> None:
     await scene.chat("")
+
+
+@provokes(router.UnsupportedContentType)
+async def a_body_of_another_content_type(scene: Scene) -> None:
+    await scene.chat(extra_headers={"Content-Type": "text/plain"})
+
+
+@provokes(router.TooManyParts)
+async def a_body_of_too_many_values(scene: Scene) -> None:
+    await scene.chat(extra_body={"zeros": [0] * MAX_VALUES})
 
 
 @provokes(router.UnknownModel)

@@ -19,7 +19,7 @@ from node.faces.request_ids import ID
 from node.faces.request_reader import JSON, TAKEN_FOR_JSON, read_body, text_of
 from node.faces.respond import answer
 from node.faces.v0.registration import model_of, project_of
-from router.errors import BadRequest
+from router.errors import BadRequest, TooManyParts
 from router.large_bodies import in_thread_if_large
 from router.openai import body as bodies
 from router.openai import multipart
@@ -102,9 +102,9 @@ def _fields(body: bytes) -> Mapping[str, Any]:
     """Read a JSON body; raise `Unparseable`, or `BadRequest` where it is too large."""
     try:
         return bodies.parse_json_object(body)
+    except TooManyParts:
+        raise
     except BadRequest as error:
-        if error.status == 413:
-            raise
         raise Unparseable("Parsing error") from error
 
 

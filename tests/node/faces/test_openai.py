@@ -535,7 +535,8 @@ class TestWhatIsBad:
     )
     async def test_as_a_content_type_is_415(self, served, kind):
         call = served.http.post(PATH, data=b"{}", headers={"Content-Type": kind})
-        assert (await told(call))[0] == 415
+        status, said = await told(call)
+        assert (status, said["error"]["code"]) == (415, "unsupported_media_type")
 
     @pytest.mark.parametrize("prefix", [b"", b"--b\r\n", b"--b\r\nContent-Disposition: x\r\n\r\n"])
     async def test_as_a_form_is_400(self, served, prefix):

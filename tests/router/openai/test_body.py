@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router.errors import BadRequest
+from router.errors import BadRequest, TooManyParts, UnsupportedContentType
 from router.openai import body as bodies
 
 JSON = "application/json"
@@ -219,16 +219,14 @@ def test_no_bytes_get_further_than_bad_request(body: bytes, content_type: str) -
 def test_a_body_of_too_many_values_is_refused_before_it_is_parsed() -> None:
     body = b'{"model":"m","x":[' + b"1," * 2_100_000 + b"1]}"
     began = time.process_time()
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(TooManyParts):
         bodies.read(body, JSON)
-    assert refused.value.status == 413
     assert time.process_time() - began < 1
 
 
 def test_another_content_type_is_refused_as_unsupported() -> None:
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(UnsupportedContentType):
         bodies.read(b'{"model":"m"}', "text/plain")
-    assert refused.value.status == 415
 
 
 def test_the_spliced_name_is_written_as_json() -> None:

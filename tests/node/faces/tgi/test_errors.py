@@ -9,6 +9,7 @@ from router.errors import (
     BadRequest,
     NobodyServes,
     RouterError,
+    TooManyParts,
     UnknownModel,
     WorkerBusy,
     WorkerFailed,
@@ -24,7 +25,7 @@ from router.openai.text_parser import TextFailure
     ("error", "status", "kind"),
     [
         (BadRequest("no"), 422, "validation"),
-        (BadRequest("too long", status=413), 422, "validation"),
+        (TooManyParts("too long"), 422, "validation"),
         (Unparseable("no"), 422, "validation"),
         (BodyTooLarge(5), 422, "validation"),
         (UnknownModel("m"), 422, "validation"),
