@@ -385,6 +385,9 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
     match said:
         case {"error": {"message": str(message), **rest}}:
             own = {"type": row.type, "param": None, "code": row.reason, **rest, "message": message}
+            if isinstance(own["code"], int):
+                # As vLLM and llama.cpp send it; OpenAI's is text or null, and typed clients read nothing else.
+                own["code"] = str(own["code"])
             return Refusal(status, {"code": row.code, "message": message, "error": own})
         case {"detail": [{"loc": place}]}:
             return Refusal(status, _body(row, message_in(said), param=place_of(place) or None))

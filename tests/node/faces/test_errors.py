@@ -125,6 +125,12 @@ class TestAWorkersRefusal:
         refused = refusal(router_errors.WorkerRejected(400, b'{"error": {"message": "no"}}'))
         assert refused.body["error"].keys() == {"message", "type", "param", "code"}
 
+    def test_has_a_code_that_is_text_or_null_as_openais(self):
+        for code, seen in ((400, "400"), ("own", "own"), (None, None)):
+            said = {"error": {"message": "no", "type": "t", "code": code}}
+            refused = refusal(router_errors.WorkerRejected(400, orjson.dumps(said)))
+            assert refused.body["error"]["code"] == seen
+
     def test_is_described_where_it_is_a_page_of_a_proxy(self):
         page = b"\r\n<html><h1>413 Request Entity Too Large</h1></html>"
         refused = refusal(router_errors.WorkerTooSmall(page))
