@@ -29,7 +29,7 @@ EVENTS: Mapping[str, str] = {
     "probes_failed": "probes after which no node reached the target",
     "offences": "offences of peers: malformed, forged or foreign data",
     "barred": "peers disconnected for five minutes, for too many offences",
-    "kept_out": "frames and questions of peers that are not admitted",
+    "kept_out": "frames, records and questions of nodes that are not admitted",
     "questions_refused": "questions of a peer that asks too often, and challenges beyond the limit of concurrent ones",
     "streams_refused": "questions and pipes beyond the limit of concurrent ones, and questions that are too long",
     "connections_refused": "incoming connections beyond the limit",
@@ -108,6 +108,13 @@ class RecordsRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsKeptOut:
+    """A peer offered records of nodes that the access list does not admit, as it does again in each comparison."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Probe this node: perform the steps of `Membership.round`, then call `Membership.ended`."""
 
@@ -133,6 +140,7 @@ Effect = (
     | Probe
     | Loaded
     | RecordsRefused
+    | RecordsKeptOut
 )
 
 

@@ -23,6 +23,7 @@ from registry.effects import (
     Persist,
     Probe,
     Publish,
+    RecordsKeptOut,
     RecordsRefused,
     Remember,
     sum_counts,
@@ -350,7 +351,7 @@ class Registry:
                     self.persistence.keep(effect)
                 case Loaded():
                     self.load.hear(effect)
-                case Changed() | RecordsRefused():
+                case Changed() | RecordsRefused() | RecordsKeptOut():
                     continue
 
     def _choose_neighbours(self) -> None:
@@ -381,3 +382,5 @@ class Registry:
             elif isinstance(effect, RecordsRefused):
                 self.counters["refused"] += effect.count
                 log.warning("refused %d records: %s", effect.count, effect.why)
+            elif isinstance(effect, RecordsKeptOut):
+                self.counters["kept_out"] += effect.count

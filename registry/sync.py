@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from registry import signing, wire
 from registry.catalog import BUCKETS, Catalog, Signed
 from registry.clock import Clock
-from registry.effects import Effect, Persist, RecordsRefused
+from registry.effects import Effect, Persist, RecordsKeptOut, RecordsRefused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.members.liveness import Status
 from registry.mesh import MAX_FRAME_BYTES
@@ -334,13 +334,19 @@ def _merge_batch(
     words, left_out = _read_batch(replica, batch, now, via=via)
     effects: list[Effect] = []
     refused = [f"{via} introduces more unknown nodes than its limit"] * left_out
+    kept_out = 0
     for age, word in words:
+        if not replica.admits(word.record.node):
+            kept_out += 1
+            continue
         try:
             effects += replica.learn(word, heard=_heard_at(age, now), now=now, via=via)
         except LimitReached as error:
             refused.append(str(error))
     if refused:
         effects.append(RecordsRefused(len(refused), refused[-1]))
+    if kept_out:
+        effects.append(RecordsKeptOut(kept_out))
     return {word.record.node for _, word in words}, effects
 
 

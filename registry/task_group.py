@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from registry.errors import MeshError
+from registry.errors import LimitReached, MeshError
 
 _log = logging.getLogger("modelvine.tasks")
 _Result = TypeVar("_Result")
@@ -40,7 +40,10 @@ class BackgroundTasks:
     def _on_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A peer that left is no news. The text of an error may quote what a peer sent, so only its type is logged.
-            level = logging.DEBUG if isinstance(error, MeshError) else logging.WARNING
+            # A peer that left is no news, and a refused question was counted. The text of an error may quote what a peer
+            # sent, so only its type is logged.
+            level = (
+                logging.DEBUG if isinstance(error, MeshError | LimitReached) else logging.WARNING
+            )
             _log.log(level, "a background task failed: %s", type(error).__name__)
             _log.debug("a background task failed", exc_info=error)

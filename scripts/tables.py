@@ -19,7 +19,7 @@ from node.config import sources
 from node.config.settings import PROFILES
 from node.faces import errors
 from node.observe.metrics import GaugeValues, Metrics
-from node.observe.samples import LINES
+from node.observe.samples import LINES, WANTED
 from registry.effects import EVENTS
 from registry.members.liveness import OPENS, REASONS, SHUTS, TABLE, Presence, Status
 from registry.records import Service
@@ -165,7 +165,8 @@ def events_table() -> Iterable[str]:
     yield "| `event` | what it counts | in the log |"
     yield "|---|---|---|"
     for event, words in EVENTS.items():
-        yield f"| `{event}` | {words} | {'once a minute' if event in LINES else ''} |"
+        told = "once an hour" if event in WANTED else "once a minute" if event in LINES else ""
+        yield f"| `{event}` | {words} | {told} |"
 
 
 def router_events_table() -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 The greatest lag of the last minute is reported, since it delays everything on this node. Queues and refusals are sampled every
 few seconds for the last hour, so that they cost a request nothing. Refusals that are too many for a log line
-each are counted, and their number is logged once a minute.
+each are counted, and their number is logged once a minute; once an hour, if an operator wants the refusal.
 """
 
 import asyncio
@@ -141,6 +141,8 @@ LINES: Mapping[str, str] = {
     "frames_dropped": "dropped %d frames: a neighbour forwards more than its limit",
     "frames_bad": "refused %d frames that are malformed, forged or not their publisher's own",
     "frames_lost_in_queue": "lost %d frames: this node is too busy to read them, or mesh.queue is too small",
+    "kept_out": "kept out %d frames, records and questions of nodes that are not admitted (registry.allow, registry.deny), "
+    "or that sent too many malformed or forged frames",
     "evicted_by_all": "closed %d idle connections: all connections were in use (web.connections)",
     "evicted_by_own": "closed %d idle connections of addresses that have more than web.connections_per_address",
     "refused_to_all": "refused %d connections: requests in flight use all connections (web.connections)",
@@ -154,6 +156,9 @@ REFUSAL_PERIOD = 5.0
 QUIET = 60.0
 """Least seconds between two lines about one event."""
 
+WANTED: Mapping[str, float] = {"kept_out": 3600.0}
+"""The same for refusals that an operator wants: a node that was retired may knock for weeks."""
+
 
 class Refusals:
     """Counts that were logged of each event, and when; time is an argument."""
@@ -166,7 +171,8 @@ class Refusals:
         """Yield the lines to be written now, each with its event's count since the previous line."""
         for event, line in LINES.items():
             since = counts.get(event, 0) - self._told[event]
-            if since > 0 and now - self._last.get(event, float("-inf")) >= QUIET:
+            quiet = WANTED.get(event, QUIET)
+            if since > 0 and now - self._last.get(event, float("-inf")) >= quiet:
                 self._told[event] += since
                 self._last[event] = now
                 yield line, since

@@ -1,6 +1,7 @@
 """Registries on a real event loop: they find each other, agree, and survive a bad store, a bad peer and a bad net."""
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -470,7 +471,9 @@ async def test_heartbeats_that_counted_are_remembered_over_a_restart() -> None:
         assert (pulse.version, pulse.beat) >= (last.version, last.beat)
 
 
-async def test_a_denied_peer_is_not_heard_not_answered_and_not_served() -> None:
+async def test_a_denied_peer_is_not_heard_not_answered_and_not_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     net = MemoryNet()
     closed = SETTINGS.model_copy(update={"deny": (E.peer,)})
 
@@ -488,6 +491,8 @@ async def test_a_denied_peer_is_not_heard_not_answered_and_not_served() -> None:
             await until(lambda: offers(a, "qwen") and offers(b, "llama"))
         assert E.peer not in a.catalog.held
         assert a.counters["kept_out"] >= 3
+    # They are counted, and the count is logged: `node.observe.refusals`.
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_pipes_of_peers_without_a_record_are_not_served() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from registry import sync, wire
 from registry.catalog import Signed, bucket_of
-from registry.effects import Effect, Persist
+from registry.effects import Effect, Persist, RecordsKeptOut, RecordsRefused
 from registry.errors import InvalidFrame
 from registry.intake.newcomers import AT_ONCE
 from registry.members.liveness import Evidence, Presence
@@ -490,3 +490,20 @@ def test_listing_records_that_are_never_sent_is_an_offence_where_there_is_no_roo
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
     with pytest.raises(InvalidFrame, match="cannot be fetched"):
         exchange(one, lies)
+
+
+def test_a_record_of_a_denied_node_is_kept_out_in_each_comparison_and_is_no_refusal_for_a_limit() -> (
+    None
+):
+    closed = replica(A, settings=RegistrySettings(deny=(B.peer,)))
+    open_ = replica(C, say(B, LLAMA))
+
+    def answer(question: bytes) -> bytes:
+        return sync.answer(open_, question, NOW, asker=A.peer)[0]
+
+    for _ in range(3):
+        _, effects = exchange(closed, answer)
+        assert [e for e in effects if isinstance(e, RecordsKeptOut | RecordsRefused)] == [
+            RecordsKeptOut(1)
+        ]
+        assert B.peer not in closed.catalog.held

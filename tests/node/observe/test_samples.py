@@ -12,6 +12,7 @@ from node.observe.samples import (
     LAG_PERIOD,
     LINES,
     QUIET,
+    WANTED,
     WINDOW,
     LoopLag,
     QueueSamples,
@@ -150,13 +151,23 @@ def test_nothing_is_said_while_nothing_is_refused():
 
 
 @pytest.mark.parametrize("event", LINES)
-def test_the_first_refusal_is_logged_at_once_and_the_rest_together_a_minute_later(event):
-    told = Refusals()
+def test_the_first_refusal_is_logged_at_once_and_the_rest_together_later(event):
+    told, quiet = Refusals(), WANTED.get(event, QUIET)
     assert [*told.due({event: 1}, 10.0)] == [(LINES[event], 1)]
     assert not [*told.due({event: 500}, 11.0)]
-    assert not [*told.due({event: 900}, 9.9 + QUIET)]
-    assert [*told.due({event: 1_000}, 10.0 + QUIET)] == [(LINES[event], 999)]
-    assert not [*told.due({event: 1_000}, 10.0 + 9 * QUIET)]
+    assert not [*told.due({event: 900}, 9.9 + quiet)]
+    assert [*told.due({event: 1_000}, 10.0 + quiet)] == [(LINES[event], 999)]
+    assert not [*told.due({event: 1_000}, 10.0 + 9 * quiet)]
+
+
+def test_what_a_retired_node_tries_again_and_again_is_one_line_an_hour():
+    told = Refusals()
+    lines = [
+        line
+        for minute in range(120)
+        for line in told.due({"kept_out": 20 * (minute + 1)}, 60.0 * minute)
+    ]
+    assert [count for _, count in lines] == [20, 1_200]
 
 
 def test_each_event_has_a_line_of_its_own():
