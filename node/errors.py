@@ -20,11 +20,7 @@ class WrongSetting(NodeError):
 
 
 class WrongUsage(NodeError):
-    """The command line is invalid; `usage` shows the correct form, where that helps."""
-
-    def __init__(self, message: str, *, usage: str = "") -> None:
-        super().__init__(message)
-        self.usage = usage
+    """The command line is invalid."""
 
 
 class OutputFailed(NodeError):

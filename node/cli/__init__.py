@@ -98,8 +98,6 @@ def _complain(error: NodeError, code: int, *, as_json: bool) -> None:
             said |= {"status": error.status, "code": error.code}
         note(json_text({"error": said}))
         return
-    if isinstance(error, WrongUsage) and error.usage:
-        note(error.usage.rstrip())
     for line in str(error).splitlines():
         note(f"modelvine: {plain(line)}")
 

@@ -15,9 +15,8 @@ Examples:
 """
 
 import argparse
-import math
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, number
 from node.cli.console.worker_options import json_or_text
 
 
@@ -44,17 +43,17 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
     """Declare the parameters that go into the request under the name of their flag."""
     add = parser.add_argument
     add("--max-tokens", metavar="N", type=int, help="maximum number of tokens of the answer")
-    add("--temperature", metavar="T", type=_number, help="sampling temperature; 0 is deterministic")
+    add("--temperature", metavar="T", type=number, help="sampling temperature; 0 is deterministic")
     add(
         "--top-p",
         metavar="P",
-        type=_number,
+        type=number,
         help="nucleus sampling: share of the most likely tokens",
     )
     add("--seed", metavar="N", type=int, help="random seed")
     add("--stop", metavar="TEXT", action="append", help="stop string; repeatable")
-    add("--frequency-penalty", metavar="X", type=_number, help="penalty for frequent tokens")
-    add("--presence-penalty", metavar="X", type=_number, help="penalty for tokens that occurred")
+    add("--frequency-penalty", metavar="X", type=number, help="penalty for frequent tokens")
+    add("--presence-penalty", metavar="X", type=number, help="penalty for tokens that occurred")
     add(
         "--set",
         metavar="KEY=VALUE",
@@ -108,13 +107,3 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUsage("there is no prompt: pass PROMPT, or write it to standard input")
     say_answer(conversation, prompt, as_json=arguments.json)
     return 0
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return number

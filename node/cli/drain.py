@@ -16,7 +16,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, number
 
 if TYPE_CHECKING:
     from node.cli.console.client import Client
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--timeout",
         metavar="S",
-        type=float,
+        type=number,
         default=0.0,
         help="maximum seconds to wait (default: no limit)",
     )

@@ -18,7 +18,14 @@ import json
 import re
 import time
 
-from node.cli.console.options import LIMITS, add_allowance, add_json, add_node_options, whole_number
+from node.cli.console.options import (
+    LIMITS,
+    add_allowance,
+    add_json,
+    add_node_options,
+    number,
+    whole_number,
+)
 from node.errors import CommandFailed, WrongUsage
 
 PATH = "/api/v1/grants"
@@ -43,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--days",
         metavar="N",
-        type=float,
+        type=number,
         default=USUAL_DAYS,
         help=f"days until it expires (default: 7, at most {MAX_DAYS})",
     )

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, number
 
 if TYPE_CHECKING:
     from node.cli.console.client import Client
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--every",
         metavar="S",
-        type=float,
+        type=number,
         default=EVERY,
         help=f"seconds between samples (default: {EVERY:g})",
     )

@@ -18,6 +18,10 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
+_NO_MODEL = 1017
+"""Code of the errors about models that no node serves."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeEndpoint:
     """The node to talk to: `origin` says where its URL comes from; `token` is empty unless it may be sent there."""
@@ -160,6 +164,8 @@ class Client:
         again = f"; try again in {after} s" if after.isdigit() else ""
         named = f", code {code}" if isinstance(code, int) else ""
         message = f"{said}{again} (HTTP {answer.status}{named})"
+        if answer.status == 404 and code == _NO_MODEL:
+            message += "; `modelvine models` lists all models"
         if answer.status == 403 and not self.target.token:
             message += "; set MODELVINE_KEY to the control token or an operator's key, or run this as the node's user"
         return Refused(message, status=answer.status, code=code if isinstance(code, int) else 0)

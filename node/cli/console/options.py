@@ -6,6 +6,7 @@ does not support subcommands.
 """
 
 import argparse
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
@@ -35,8 +36,11 @@ class CommandParser(argparse.ArgumentParser):
     """Parser of the command line or of one command; on an error it raises `WrongUsage` instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `WrongUsage`."""
-        raise WrongUsage(message, usage=self.format_usage())
+        """Raise `WrongUsage` with one line; it names the help that shows the correct form."""
+        if "--help" not in message:
+            end = "" if message.endswith("?") else ";"
+            message = f"{message}{end} `{self.prog} --help` shows what it takes"
+        raise WrongUsage(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # argparse would list all commands instead.
@@ -196,15 +200,26 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def number(text: str) -> float:
+    """Parse an option that takes a number; its bounds are checked where it is used."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return found
+
+
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Return the `type` of an option that takes a whole number within bounds."""
 
-    def number(text: str) -> int:
+    def whole(text: str) -> int:
         if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"{text!r} is no number from {least:,} to {most:,}")
         return int(text)
 
-    return number
+    return whole
 
 
 def settings_given(arguments: argparse.Namespace) -> Mapping[str, object]:
@@ -264,8 +279,8 @@ def add_allowance(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="allowed models, repeatable: 'llama*', 'PROJECT/*', 'llama*,qwen*' (default: all)",
     )
-    number = whole_number(0, MAX_RATE)
+    rate = whole_number(0, MAX_RATE)
     for name, text in LIMITS.items():
         flag = f"--{name.replace('_', '-')}"
-        add(flag, metavar="N", type=number, default=0, help=f"{text} (default: no limit)")
+        add(flag, metavar="N", type=rate, default=0, help=f"{text} (default: no limit)")
     add("--background", action="store_true", help="run its requests after all others")

@@ -279,27 +279,27 @@ def _checked_api(api: str, guard: SsrfGuard) -> tuple[str, str]:
     """Return the scheme, and the URL as the dialect wants it; raise `WrongParameter`."""
     if len(api) > MAX_API_CHARACTERS or not api.isprintable() or " " in api:
         raise WrongParameter(
-            f"the api is not a URL: at most {MAX_API_CHARACTERS} characters, without blanks",
+            f"the worker's URL is not valid: at most {MAX_API_CHARACTERS} characters, without blanks",
             param="api",
         )
     try:
         url = urlsplit(api)
         port = url.port
     except ValueError as error:
-        raise WrongParameter(f"the api is not a URL: {error}", param="api") from error
+        raise WrongParameter(f"the worker's URL is not valid: {error}", param="api") from error
     if url.scheme not in SCHEMES:
         raise WrongParameter(
-            f"the api has no known scheme; known are: {', '.join(_spoken())}", param="api"
+            f"the worker's URL has no known scheme; known are: {', '.join(_spoken())}", param="api"
         )
     if "@" in url.netloc:
-        raise WrongParameter("the api must not hold a user name or password", param="api")
+        raise WrongParameter("the worker's URL must not hold a user name or password", param="api")
     if not url.hostname:
-        raise WrongParameter("the api is not a URL: it names no host", param="api")
+        raise WrongParameter("the worker's URL is not valid: it names no host", param="api")
     scheme = SCHEMES[url.scheme][1]
     if port is None and scheme == "grpc":
-        raise WrongParameter("the api must name a port", param="api")
+        raise WrongParameter("the worker's URL must name a port", param="api")
     if port == 0:
-        raise WrongParameter("the api must not name port 0", param="api")
+        raise WrongParameter("the worker's URL must not name port 0", param="api")
     checked = url._replace(scheme=scheme).geturl()
     _check_place(checked, port or {"https": 443}.get(scheme, 80), guard)
     return url.scheme, checked
@@ -310,7 +310,7 @@ def _check_place(api: str, port: int, guard: SsrfGuard) -> None:
     try:
         host = URL(api).host or ""
     except ValueError as error:
-        raise WrongParameter(f"the api is not a URL: {error}", param="api") from error
+        raise WrongParameter(f"the worker's URL is not valid: {error}", param="api") from error
     if objection := guard.objection(host, port):
         raise WrongParameter(objection, param="api")
 

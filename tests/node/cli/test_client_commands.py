@@ -733,7 +733,7 @@ def test_no_argument_of_a_command_causes_a_traceback(
     node()
     ended = modelvine(*(w.format(word) for w in words))
     assert ended.code in (1, 2)
-    assert ended.err.startswith(("modelvine: ", "usage: "))
+    assert ended.err.startswith("modelvine: ")
 
 
 def test_names_in_headers_are_utf_8(modelvine: Modelvine, node: Start) -> None:

@@ -99,7 +99,7 @@ def test_what_a_grant_allows_is_shown_in_words_and_as_json(modelvine, key):
         (("--from", "mv_grant_AAAA"), 1, "damaged"),
         (("--days", "0"), 2, "--days is 0"),
         (("--days", "99999"), 2, "--days is 99999"),
-        (("--days", "nan"), 2, "--days is nan"),
+        (("--days", "nan"), 2, "--days: 'nan' is not a number"),
         (("--passes", "9"), 2, "argument --passes: '9'"),
         (("--at", "nobody"), 2, "argument --at: 'nobody'"),
         (("--rpm", "-1"), 2, "argument --rpm: '-1'"),

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,12 +82,14 @@ def test_the_version_is_shown(modelvine: Modelvine) -> None:
 @pytest.mark.parametrize(
     "words", [("nonsense",), ("up", "--no-such-flag"), ("key",), ("config",), ("register",)]
 )
-def test_wrong_usage_exits_with_2_and_shows_the_usage(
+def test_wrong_usage_exits_with_2_and_one_line_that_names_the_help(
     modelvine: Modelvine, words: tuple[str, ...]
 ) -> None:
     ended = modelvine(*words)
     assert ended.code == 2
-    assert "usage: modelvine" in ended.err
+    (line,) = ended.err.splitlines()
+    assert line.startswith("modelvine: ")
+    assert re.search(r"`modelvine( \w+)? --help`", line)
     assert ended.out == ""
 
 
