@@ -76,8 +76,9 @@ class DirectDial:
 
     async def _dial(self, address: str) -> None:
         try:
-            await self._mesh.connect(address, timeout=DIAL_WITHIN)
-        except MeshError:
+            async with asyncio.timeout(DIAL_WITHIN):
+                await self._mesh.connect(address, timeout=DIAL_WITHIN)
+        except (MeshError, TimeoutError):
             self._silent.failed(address, self._now())
         else:
             self._silent.forget(address)

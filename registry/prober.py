@@ -186,8 +186,10 @@ class Prober:
         own = dialable.direct_addresses(reach, node, together=together)
         own += dialable.relayed_addresses(reach, node, together=together)
         for address in own[:1]:
-            with suppress(MeshError):
-                await self._mesh.connect(address, timeout=timeout)
+            with suppress(MeshError, TimeoutError):
+                # A name may stand for several IP addresses, each with this time limit.
+                async with asyncio.timeout(timeout):
+                    await self._mesh.connect(address, timeout=timeout)
                 return True
         return False
 

@@ -23,7 +23,7 @@ from registry.mesh.discovered import DiscoveredPeers, only_loopback
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.ask import ASK, STREAMS_REFUSED, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import ConnectionManager, Eviction, Origins
-from registry.mesh.libp2p.dial import Dials
+from registry.mesh.libp2p.dial import Dials, NobodyAnswered
 from registry.mesh.libp2p.guards import as_unreachable, caller_of, ignore_errors
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
@@ -238,14 +238,18 @@ class MeshNode:
         return pipe
 
     async def connect(self, address: str, timeout: float) -> PeerId:
-        """Dial an address and return its peer; raise `PeerUnreachable` with the reason."""
-        self._origins.setdefault(peer_in(address), Origin.ASKED)
+        """Dial an address and return its peer; raise `PeerUnreachable` with the reason.
+
+        Each IP address of a name has the time limit for itself.
+        """
+        peer = peer_in(address)
+        self._origins.setdefault(peer, Origin.ASKED)
         try:
-            with as_unreachable(address), trio.fail_after(timeout):
-                return await self._dials.dial(address)
-        except PeerUnreachable as error:
-            why = self._dials.reason(address, error)
+            await self._dials.dial_in_turn((address,), timeout)
+        except NobodyAnswered as error:
+            why = error.reasons[address]
             raise PeerUnreachable(f"{address!r} cannot be dialled: {why}") from error
+        return peer
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""

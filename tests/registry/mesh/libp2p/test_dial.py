@@ -126,7 +126,10 @@ class TwoHosts(trio.abc.HostnameResolver):
         raise NotImplementedError
 
 
-async def test_a_name_whose_first_address_is_silent_is_reached_at_the_next() -> None:
+@pytest.mark.parametrize("asked", [False, True], ids=["bootstrap", "connect"])
+async def test_a_name_whose_first_address_is_silent_is_reached_at_the_next(
+    asked: bool,
+) -> None:
     async with world_of(LibP2PWorld) as world:
         assert isinstance(world, LibP2PWorld)
         named = await world.seat("named")
@@ -139,7 +142,11 @@ async def test_a_name_whose_first_address_is_silent_is_reached_at_the_next() -> 
 
         await thread.call(name_both)
         with silent_host("127.0.0.2", port):
-            dialler.mesh.pin((f"/dns4/both.example/tcp/{port}/p2p/{named.mesh.peer}",))
+            address = f"/dns4/both.example/tcp/{port}/p2p/{named.mesh.peer}"
+            if asked:
+                await dialler.mesh.connect(address, timeout=SILENT + 0.5)
+            else:
+                dialler.mesh.pin((address,))
             await joined(dialler, named)
 
 
