@@ -1,9 +1,13 @@
-"""Files that a node and its backend exchange, in a folder that is removed with its request.
+"""Files that a node and its backend exchange, and the lock file by which a node's processes agree on the backend's model.
 
-Folders that a killed node left are removed by the next one: a folder in use is locked, and the lock ends with its process.
+Files are exchanged in a folder that is removed with its request. Folders that a killed node left are removed by the next one: a
+folder in use is locked, and the lock ends with its process.
 
 A backend reads and writes paths, so it must see the same files: it runs on this machine, as the node's own user or as root. No
 path and no part of one comes from a caller, and a backend's file is read only if it is a plain file of a sensible size.
+
+A process with a request at the backend holds a shared lock, a process that loads a model an exclusive one. The lock file contains
+the last load, and no model while a load is under way. Where no such file is possible, each process relies on what it knows.
 """
 
 import asyncio
@@ -14,7 +18,12 @@ import stat
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
+
+import orjson
 
 from router.errors import WorkerFailed
 
@@ -118,3 +127,81 @@ def _read(path: Path, at_most: int) -> bytes:
         raise WorkerFailed("the worker's file is empty")
     path.unlink(missing_ok=True)
     return content
+
+
+MAX_BYTES = 64 * 1024
+"""The most bytes that are read of the file: load options are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """A load: the model and its options, empty if unknown, and the time when it was done. `id` tells loads apart."""
+
+    id: str = ""
+    model: str = ""
+    load: str = ""
+    at: float = 0.0
+
+
+class LockFile:
+    """One process's end of the lock file of one backend."""
+
+    def __init__(self, api: str) -> None:
+        place = Path(tempfile.gettempdir()) / f"modelvine-loads-{os.getuid()}"
+        self._path = place / sha256(api.encode()).hexdigest()[:32]
+        self._file = -1
+
+    def enter(self, *, makes: bool = True) -> bool:
+        """Take the shared lock until `leave`; return false if another process loads. With `makes` false no file is created."""
+        return self._lock(fcntl.LOCK_SH, os.O_CREAT if makes else 0)
+
+    def take(self) -> bool:
+        """Take the exclusive lock until `leave`; return false if another process holds it."""
+        return self._lock(fcntl.LOCK_EX, os.O_CREAT)
+
+    def leave(self) -> None:
+        """Release the lock."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def read(self) -> LockRecord:
+        """Return the last load. The caller must hold the lock."""
+        if self._file < 0:
+            return LockRecord()
+        with suppress(OSError, orjson.JSONDecodeError):
+            match orjson.loads(os.pread(self._file, MAX_BYTES, 0)):
+                case {"id": str(id_), "model": str(model), "load": str(load), "at": float(at)}:
+                    return LockRecord(id_, model, load, at)
+        return LockRecord()
+
+    def write(self, model: str = "", load: str = "", at: float = 0.0) -> str:
+        """Record what is loaded, or by default that it is unknown, and return the record's id."""
+        said = {"id": uuid4().hex, "model": model, "load": load, "at": at}
+        with suppress(OSError):
+            if self._file >= 0:
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, orjson.dumps(said), 0)
+        return str(said["id"])
+
+    def _lock(self, how: int, makes: int) -> bool:
+        if self._file < 0 and not self._open(makes):
+            return True
+        try:
+            fcntl.flock(self._file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.leave()
+            return False
+        except OSError:
+            self.leave()
+        return True
+
+    def _open(self, makes: int) -> bool:
+        with suppress(OSError):
+            if makes:
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            if self._path.parent.lstat().st_uid != os.getuid():
+                return False
+            flags = os.O_RDWR | makes | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(self._path, flags, 0o600)
+        return self._file >= 0

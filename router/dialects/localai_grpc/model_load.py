@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from registry.task_group import BackgroundTasks
-from router.dialects.localai_grpc.lock_file import LockFile
+from router.dialects.localai_grpc.files import LockFile
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerLoading
 from router.rpc.call import Channels
 from router.rpc.failures import RpcFailed

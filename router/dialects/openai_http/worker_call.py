@@ -12,16 +12,16 @@ from yarl import URL
 
 from router.answer import NOTHING, Answer, Route, complete_answer
 from router.canonical.retrieval import Rerank
-from router.dialects.openai_http import ranking
-from router.dialects.openai_http.chats import NoCompletions
-from router.dialects.openai_http.endpoints import endpoint, with_all_field_names
-from router.dialects.openai_http.json_answer import json_answer, named_model
-from router.dialects.openai_http.stream_events import (
+from router.dialects.openai_http import answers
+from router.dialects.openai_http.answers import (
     LAST,
     LOOKED_AT_FIRST,
     split_answer,
     stream_from_answer,
 )
+from router.dialects.openai_http.chats import NoCompletions
+from router.dialects.openai_http.endpoints import endpoint, with_all_field_names
+from router.dialects.openai_http.json_answer import json_answer, named_model
 from router.errors import (
     WorkerError,
     WorkerFailed,
@@ -101,9 +101,9 @@ def build_body(worker: Worker, request: Request) -> Made:
     body = with_all_field_names(request)
     if not request.plain:
         body = without_node_fields(body, request.content_type)
-    wanted = ranking.read_request(request) if request.kind is Kind.RERANK else None
+    wanted = answers.read_ranking(request) if request.kind is Kind.RERANK else None
     if wanted is not None:
-        body = ranking.body_of(body, wanted)
+        body = answers.ranking_body(body, wanted)
     if worker.own_model != request.model:
         body = with_model(body, request.content_type, worker.own_model)
     return body, wanted
@@ -235,7 +235,7 @@ class StreamWithUsage:
 def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
     """Convert a ranking that has arrived in one piece to the common form."""
     if answer.status == 200 and "json" in answer.content_type:
-        answer.first = ranking.to_common_form(answer.first, wanted, id_=id_, name=name)
+        answer.first = answers.to_common_ranking(answer.first, wanted, id_=id_, name=name)
         answer.length = len(answer.first)
 
 

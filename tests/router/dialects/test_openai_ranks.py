@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from router.dialects.openai_http import ranking
+from router.dialects.openai_http import answers
 from router.errors import WorkerFailed
 from router.requests import Kind, Request
 
@@ -12,12 +12,12 @@ ASKED = {"model": "m", "query": "q", "documents": ["a", {"text": "b"}]}
 
 def wanted(**fields):
     body = orjson.dumps(ASKED | fields)
-    return ranking.read_request(Request("r", Kind.RERANK, "m", body, "application/json"))
+    return answers.read_ranking(Request("r", Kind.RERANK, "m", body, "application/json"))
 
 
 def ranked(said, **fields):
     return orjson.loads(
-        ranking.to_common_form(orjson.dumps(said), wanted(**fields), id_="r", name="tiny")
+        answers.to_common_ranking(orjson.dumps(said), wanted(**fields), id_="r", name="tiny")
     )
 
 
@@ -92,13 +92,13 @@ def test_a_failure_with_a_status_of_success_is_a_failure():
 
 def test_documents_are_sent_as_texts():
     body = orjson.dumps(ASKED | {"own": 1})
-    assert orjson.loads(ranking.body_of(body, wanted())) == {
+    assert orjson.loads(answers.ranking_body(body, wanted())) == {
         **ASKED,
         "own": 1,
         "documents": ["a", "b"],
     }
     plain = orjson.dumps(ASKED | {"documents": ["a"]})
-    assert ranking.body_of(plain, wanted(documents=["a"])) is plain
+    assert answers.ranking_body(plain, wanted(documents=["a"])) is plain
 
 
 @pytest.mark.parametrize("documents", [[{"image": "data:"}], [], "a", [["a"]]])

@@ -11,7 +11,7 @@ import pytest
 from router.answer import Answer
 from router.dialects import Dialect
 from router.dialects.openai_http import create
-from router.dialects.openai_http.stream_events import stream_from_answer
+from router.dialects.openai_http.answers import stream_from_answer
 from router.errors import WorkerFailed
 from router.openai.text_parser import Heard, TextStreamParser, parse_answer
 from router.openai.usage import Usage

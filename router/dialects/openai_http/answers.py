@@ -1,21 +1,29 @@
-"""Stream of a worker of the OpenAI protocol that is not passed on as it is.
+"""Answers of a worker of the OpenAI protocol that are not passed on as they are: streams, and rankings.
 
-It is split into events if it begins unusually, or has another name for its model, and made of an answer in one piece.
+A stream is split into events if it begins unusually, or has another name for its model, and made of an answer in one piece.
+Rankings are in the form of Jina and Cohere, made from an answer in any of the usual shapes; other fields of the answer stay. A
+request that contains more than texts (images, for one) passes unchanged, and so does an answer that is no ranking.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import orjson
 
 from registry.values import value_class
 from router.answer import Answer, Route
-from router.dialects.openai_http.json_answer import named_model, parse_json
-from router.errors import WorkerFailed
+from router.canonical.retrieval import Rerank, read_rerank
+from router.dialects.openai_http.json_answer import named_model, parse_json, parse_success
+from router.errors import BadRequest, WorkerFailed
 from router.http.exchange import Exchange
 from router.openai import text_parser
-from router.openai.body import splice_model
+from router.openai.body import parse_json_object, splice_model
 from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
+from router.openai.text_parser import written_answer
 from router.openai.text_writer import DONE
-from router.requests import Kind
+from router.requests import Kind, Request
+from router.select.fitness import estimated_tokens
 
 LOOKED_AT_FIRST = 1024
 """Bytes that are split at a time until the first event with data: what arrives behind that need not be split into events."""
@@ -141,3 +149,63 @@ def _renamed_event(event: Event, name: str) -> bytes:
     if not isinstance(said, dict) or not isinstance(said.get("model"), str):
         return event.raw
     return with_data(event, splice_model(event.data, name))
+
+
+_LISTS = ("results", "data", "rankings")
+_SCORES = ("relevance_score", "score")
+
+
+def read_ranking(request: Request) -> Rerank | None:
+    """Return the texts to be ranked; `None` if there are not only texts, or the request is left to the worker to refuse."""
+    try:
+        return read_rerank(request)
+    except BadRequest:
+        return None
+
+
+def ranking_body(body: bytes, wanted: Rerank) -> bytes:
+    """Return a body whose documents are strings: some workers accept no objects."""
+    fields = parse_json_object(body)
+    if fields.get("documents") == list(wanted.documents):
+        return body
+    return orjson.dumps({**fields, "documents": wanted.documents})
+
+
+def to_common_ranking(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
+    """Return an answer in the common form; raise `WorkerFailed` for a failure with a success status, or JSON too deep."""
+    parse_success(body)
+    said = parse_json(body)
+    rest: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    rows = said if isinstance(said, list) else next(
+        (rest[key] for key in _LISTS if isinstance(rest.get(key), list)), []
+    )  # fmt: skip
+    ranked = [_row(row, wanted) for row in rows]
+    results = [row for row in ranked if row is not None]
+    if not rows or len(results) != len(rows):
+        return body
+    results.sort(key=lambda row: -row["relevance_score"])
+    beside = {key: value for key, value in rest.items() if key not in _LISTS}
+    usual = {"id": f"rerank-{id_}", "usage": _usage(wanted)}
+    lacking = {key: value for key, value in usual.items() if beside.get(key) is None}
+    best = results[: wanted.top_n]
+    return written_answer({**beside, **lacking, "model": name, "results": best})
+
+
+def _row(given: object, wanted: Rerank) -> dict[str, Any] | None:
+    match given:
+        case {"index": int(index), **rest} if 0 <= index < len(wanted.documents):
+            pass
+        case _:
+            return None
+    score = next((rest[key] for key in _SCORES if isinstance(rest.get(key), int | float)), None)
+    if score is None:
+        return None
+    own = {str(key): value for key, value in rest.items() if key not in (*_SCORES, "document")}
+    text = {"document": {"text": wanted.documents[index]}} if wanted.with_documents else {}
+    return {"index": index, "relevance_score": score, **text, **own}
+
+
+def _usage(wanted: Rerank) -> dict[str, object]:
+    texts = (wanted.query, *wanted.documents)
+    tokens = sum(estimated_tokens(len(text.encode(errors="replace"))) for text in texts)
+    return {"prompt_tokens": tokens, "total_tokens": tokens, "estimated": True}
