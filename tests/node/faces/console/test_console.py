@@ -78,7 +78,7 @@ async def test_files_are_compressed_and_have_an_etag_of_their_content(alone):
 
 @pytest.mark.parametrize(
     "name",
-    ["no.js", "../plain.py", "%2e%2e/plain.py", "vendor/packages.json", "vendor/uplot/LICENSE", "/etc/passwd"],
+    ["no.js", "../__init__.py", "%2e%2e/__init__.py", "vendor/packages.json", "vendor/uplot/LICENSE", "/etc/passwd"],
 )  # fmt: skip
 async def test_a_path_that_is_no_file_of_the_page_is_not_found(alone, name):
     # An HTTP client would remove the dots.
