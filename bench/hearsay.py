@@ -100,7 +100,7 @@ class Simulation:
         peer = self._peers[node]
         if node == entry:
             return Candidate(peer, REPLICA, in_flight=self._at[node])
-        report = self._reports[entry].of(peer, REPLICA, self._now)
+        report = self._reports[entry].newest(peer, REPLICA, self._now)
         return Candidate(peer, REPLICA, in_flight=self._sent[entry, node], report=report)
 
     def _begin(self, node: int, entry: int, since: float) -> None:
@@ -119,14 +119,14 @@ class Simulation:
         self._after(POLL, partial(self._poll, node))
         busy = {REPLICA: Load(self._at[node])} if self._at[node] else {}
         rarity = max(self._shape.nodes / FEW, 1.0)
-        for load in self._reporters[node].rows(busy, self._now, rarity=rarity).values():
+        for load in self._reporters[node].rows_to_report(busy, self._now, rarity=rarity).values():
             for entry in range(self._shape.nodes):
                 self._after(WAY, partial(self._tell, node, entry, load.in_flight))
 
     def _tell(self, node: int, entry: int, in_flight: int) -> None:
         if node != entry:
             report = Report(Load(in_flight), self._sent[entry, node], self._now)
-            self._reports[entry].hear(self._peers[node], REPLICA, report)
+            self._reports[entry].record(self._peers[node], REPLICA, report)
 
 
 def waits(shape: Shape, knowledge: str, *, seconds: float, seeds: int) -> tuple[float, float]:

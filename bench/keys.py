@@ -68,7 +68,7 @@ def main() -> None:
 
     def known(secret: str) -> Principal:
         found = holder_of(secret, table, 1.0, keyless=lambda: False)
-        found.ask("llama")
+        found.check_models("llama")
         return found
 
     def forged(secret: str) -> None:

@@ -77,8 +77,8 @@ def a_router(others: int = 0) -> Router:
         policies.load(settings.policy),
         settings,
         time.monotonic,
-        chance=random.random,
-        crew=BackgroundTasks(),
+        random=random.random,
+        tasks=BackgroundTasks(),
     )
 
 

@@ -165,7 +165,7 @@ class Machine:
     def wait(self) -> float:
         """Return the seconds that one more request would wait for a slot, by the estimate of the machine's node."""
         time = self.estimator.time
-        usual = time.alone(kilobytes=1, tokens=time.tokens) if time else WORK
+        usual = time.seconds_alone(kilobytes=1, tokens=time.tokens) if time else WORK
         return (len(self.waiting) + 1) * usual / self.slots
 
     def begins(self, now: float) -> float:
@@ -346,7 +346,7 @@ class Cluster:
         entry.in_flight[machine.node] += 1
         job.before = _before(machine.index, machine, request, now)
         for index in (entry.index, machine.index):
-            index.take((machine.node, machine.service), request.prefixes, now)
+            index.record_read((machine.node, machine.service), request.prefixes, now)
         if machine.full:
             machine.waiting.append(job)
         else:
@@ -368,7 +368,9 @@ class Cluster:
             if machine.time:
                 entry.times[machine.node] = machine.time
             if candidate.key in read:
-                entry.index.hear(candidate.key, job.request.prefixes, read[candidate.key], now)
+                entry.index.record_reported(
+                    candidate.key, job.request.prefixes, read[candidate.key], now
+                )
             found = self._candidates(there, job, now)
         ordered = order_candidates(entry.policy, job.request, found, self._drawn.random)
         entry.policy.begun(job.request)
@@ -381,7 +383,7 @@ class Cluster:
                 or machine.wait() <= longest_useful_wait(job.request, chosen, others)
             ):
                 break
-        entry.slow_start.began(*chosen.key, now)
+        entry.slow_start.record_request(*chosen.key, now)
         self.chosen[machine.node] += 1
         return machine
 
@@ -389,7 +391,7 @@ class Cluster:
         entry = job.entry
         known = [
             entry.observed[m.node].choose_figures(
-                entry.reports.of(m.node, m.service, now), entry.times.get(m.node)
+                entry.reports.newest(m.node, m.service, now), entry.times.get(m.node)
             )
             for m in there
         ]
@@ -453,7 +455,7 @@ class Cluster:
         self.seconds.append(now - job.arrived)
         self.when.append(job.arrived)
         self._observe(now, machine, job)
-        machine.estimator.take(
+        machine.estimator.record_answer(
             now - job.began,
             kilobytes=len(job.request.body) / 1_000,
             tokens=_TOKENS * job.work / WORK,
@@ -472,14 +474,14 @@ class Cluster:
     def _observe(self, now: float, machine: Machine, job: Job) -> None:
         """Take in an answer at the node that the request came to."""
         entry, node = job.entry, machine.node
-        entry.slow_start.answered(node, machine.service)
-        entry.observed[node].take(
+        entry.slow_start.record_answer(node, machine.service)
+        entry.observed[node].record_answer(
             now - job.arrived,
             kilobytes=len(job.request.body) / 1_000,
             tokens=_TOKENS * job.work / WORK,
             ours=entry.in_flight[node],
             time=entry.times.get(node),
-            report=entry.reports.of(node, machine.service, now),
+            report=entry.reports.newest(node, machine.service, now),
             before=job.before,
         )
         entry.in_flight[node] -= 1
@@ -487,7 +489,7 @@ class Cluster:
     def _tick(self, now: float, machine: Machine) -> None:
         busy = {machine.service: machine.load} if machine.load.in_flight else {}
         rarity = max(1.0, (len(self.machines) + len(self.entries)) / 5)
-        said = machine.reporter.rows(busy, now, rarity=rarity).get(machine.service)
+        said = machine.reporter.rows_to_report(busy, now, rarity=rarity).get(machine.service)
         if said is not None:
             for entry in self.entries:
                 self._at(now + DELAY, lambda n, e=entry: self._hear(n, machine, e, said))
@@ -495,7 +497,7 @@ class Cluster:
 
     def _hear(self, now: float, machine: Machine, entry: Entry, load: Load) -> None:
         report = Report(load, entry.in_flight[machine.node], now)
-        entry.reports.hear(machine.node, machine.service, report)
+        entry.reports.record(machine.node, machine.service, report)
 
 
 def _before(index: PrefixIndex, machine: Machine, request: Request, now: float) -> ReadPrefix:

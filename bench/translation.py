@@ -84,7 +84,7 @@ def _face(
     return (
         f"{name}, face",
         lambda: orjson.dumps(say(parse_json_object(body))),
-        lambda: encoder.stream(event),
+        lambda: encoder.encode_events(event),
     )
 
 
@@ -108,16 +108,16 @@ def _localai_face(text: str) -> Row:
     """Return the measurement of LocalAI's client that requests a stream over gRPC."""
     method, message = methods_of(LOCALAI)["PredictStream"], message_class("backend.Message")
     messages = [message(role="user", content=text)]
-    asked = method.asked(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
+    asked = method.request_class(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
     body, event = asked.SerializeToString(), _event(Kind.CHAT)
     ear = text_parser.TextStreamParser(max_event_bytes=MAX_EVENT_BYTES)
 
     def ask() -> bytes:
-        return orjson.dumps(request_in_openai_form(method.asked.FromString(body))[1])
+        return orjson.dumps(request_in_openai_form(method.request_class.FromString(body))[1])
 
     def hear() -> bytes:
-        word = text_parser.text_of(ear.take(event))
-        return bytes(method.told(message=word.encode()).SerializeToString())
+        word = text_parser.text_of(ear.feed(event))
+        return bytes(method.reply_class(message=word.encode()).SerializeToString())
 
     return "LocalAI, face", ask, hear
 
@@ -178,7 +178,7 @@ def dialect(mapping: ProtocolMapping, kind: Kind, said: object) -> Row:
 
     def hear() -> bytes:
         [one] = splitter.feed(event)
-        return b"".join(map(form.event, told.take(one.data)))
+        return b"".join(map(form.event, told.feed(one.data)))
 
     return f"{mapping.name}, dialect, {_plural(kind)}", ask, hear
 
@@ -188,16 +188,16 @@ def localai_dialect(kind: Kind) -> Row:
     mapping, method = localai_grpc.MAPPING, methods_of(LOCALAI)["PredictStream"]
     request = request_of(kind)
     asked, mapped = mapping.read(request, _WORKER)
-    reply = method.told(message=b" word", tokens=1).SerializeToString()
+    reply = method.reply_class(message=b" word", tokens=1).SerializeToString()
     told = ChoiceReader(asked, reply_parser.ReplyTexts(asked, 0, mapped.bodies[0]).read)
     form = TextForm("x", 1, "m", kind)
 
     def hear() -> bytes:
-        return b"".join(map(form.event, told.take(method.told.FromString(reply))))
+        return b"".join(map(form.event, told.feed(method.reply_class.FromString(reply))))
 
     return (
         f"{mapping.name}, dialect, {_plural(kind)}",
-        _message(mapping, request, method.asked),
+        _message(mapping, request, method.request_class),
         hear,
     )
 
@@ -205,7 +205,7 @@ def localai_dialect(kind: Kind) -> Row:
 def remotellm_dialect() -> Row:
     """Return the measurement of RemoteLLM's dialect, whose answers come in one piece."""
     mapping, method = remotellm_grpc.MAPPING, methods_of(REMOTELLM)["Generate"]
-    ask = _message(mapping, request_of(Kind.COMPLETION), method.asked)
+    ask = _message(mapping, request_of(Kind.COMPLETION), method.request_class)
     return f"{mapping.name}, dialect, {_plural(Kind.COMPLETION)}", ask, None
 
 
@@ -218,8 +218,8 @@ def tgi_both_sides() -> Row:
     ending, tokens = Ending(streamed.over), StreamUsage(hidden=False, tells=streamed.tells(said))
 
     def hear() -> bytes:
-        ending.see(event)
-        return tokens.passing(event)
+        ending.feed(event)
+        return tokens.inspect(event)
 
     return "TGI, passed on, completions", lambda: PASSING.addressed(said, _WORKER), hear
 
@@ -227,8 +227,8 @@ def tgi_both_sides() -> Row:
 def localai_both_sides() -> Row:
     """Return the measurement of LocalAI's messages passed on: parsed and serialised by gRPC at both ends, events between."""
     method = methods_of(LOCALAI)["PredictStream"]
-    asked = method.asked(Prompt=_TEXT, Temperature=0.5).SerializeToString()
-    reply = method.told(message=b" word", tokens=1)
+    asked = method.request_class(Prompt=_TEXT, Temperature=0.5).SerializeToString()
+    reply = method.reply_class(message=b" word", tokens=1)
     splitter = Splitter(max_event_bytes=1_000)
 
     def ask() -> bytes:
@@ -238,7 +238,7 @@ def localai_both_sides() -> Row:
         [event] = splitter.feed(framing.message_event(reply.SerializeToString()))
         said = framing.read_event(event.data)
         assert isinstance(said, bytes)
-        return bytes(parse_message(method.told, said).SerializeToString())
+        return bytes(parse_message(method.reply_class, said).SerializeToString())
 
     return "LocalAI, passed on at both ends, completions", ask, hear
 

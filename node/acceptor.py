@@ -74,17 +74,17 @@ async def read_client_address(receive: Receive) -> str:
 
 
 def _parse_v1(line: bytes) -> str:
-    found = _V1.fullmatch(line)
-    if found is None:
+    match = _V1.fullmatch(line)
+    if match is None:
         raise NoPreamble("the preamble does not have the form of version 1")
-    places = next((p for p in (found.group(1, 2, 3, 4), found.group(5, 6, 7, 8)) if p[0]), None)
-    if places is None:
+    fields = next((p for p in (match.group(1, 2, 3, 4), match.group(5, 6, 7, 8)) if p[0]), None)
+    if fields is None:
         return ""
     try:
-        caller, _ = (ip_address(place.decode()) for place in places[:2])
+        caller, _ = (ip_address(address.decode()) for address in fields[:2])
     except ValueError as error:
         raise NoPreamble("the preamble holds no address") from error
-    if max(map(int, places[2:])) > 65_535:
+    if max(map(int, fields[2:])) > 65_535:
         raise NoPreamble("the preamble holds no port")
     return str(caller)
 
@@ -100,13 +100,13 @@ def _parse_v2(head: bytes, rest: bytes) -> str:
 
 
 async def _exactly(receive: Receive, count: int) -> bytes:
-    came = b""
-    while len(came) < count:
-        piece = await receive(count - len(came))
+    received = b""
+    while len(received) < count:
+        piece = await receive(count - len(received))
         if not piece:
             raise NoPreamble("the connection ended within the preamble")
-        came += piece
-    return came
+        received += piece
+    return received
 
 
 node_log = logging.getLogger("modelvine.node")
@@ -131,7 +131,7 @@ class SharedConnections:
         """Return a factory for the protocols of all connections; `alone` creates that of a plain one and of each stream."""
         return lambda: NegotiatingProtocol(alone, lambda: MuxedConnection(self, accept=alone))
 
-    def begun(self, connection: MuxedConnection) -> None:
+    def add_connection(self, connection: MuxedConnection) -> None:
         """Add a connection, and cut it if its node has too many."""
         peer = peer_of_certificate(
             connection.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -144,7 +144,7 @@ class SharedConnections:
             connection.abort()
         self._peers[connection] = peer
 
-    def ended(self, connection: MuxedConnection) -> None:
+    def remove_connection(self, connection: MuxedConnection) -> None:
         """Remove a connection that has ended."""
         self._peers.pop(connection, None)
         if not self._peers:
@@ -213,13 +213,13 @@ class PendingConnection(asyncio.Protocol):
         seconds: float,
     ) -> None:
         self.address = address
-        self.told: str | None = None
+        self.reported_address: str | None = None
         """The address that a proxy reports, the proxy's own if it speaks for itself; `None` without a proxy."""
         self._make = make
         self._limits = limits
         self.task: asyncio.Task[None] | None = None
         """The task that reads the preface."""
-        self.ends = asyncio.get_running_loop().time() + seconds
+        self.closes_at = asyncio.get_running_loop().time() + seconds
         """Time by which the connection has to begin; limits evict the earliest first."""
 
     def enter(self) -> bool:
@@ -240,8 +240,8 @@ class PendingConnection(asyncio.Protocol):
         self.task = None
         self.leave()
         protocol = self._make()
-        if self.told is not None:
-            protocol.address, protocol.owner = self.told, None
+        if self.reported_address is not None:
+            protocol.address, protocol.owner = self.reported_address, None
         cast("asyncio.Transport", transport).set_protocol(cast("asyncio.Protocol", protocol))
         protocol.connection_made(transport)
 
@@ -292,11 +292,11 @@ class Acceptor:
                 connection.close()
 
     async def _begin(self, pending: PendingConnection, connection: socket.socket) -> None:
-        heard = False
+        handed_over = False
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._read_proxy_header(pending, connection)
-            heard = True
+            handed_over = True
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: pending,
                 connection,
@@ -308,7 +308,7 @@ class Acceptor:
             # Caused by scanners, and by clients that speak plain HTTP or do not trust the certificate.
             log.debug("a connection failed to start: %s", type(error).__name__)
         finally:
-            if not heard:
+            if not handed_over:
                 connection.close()
             if pending.task is not None:
                 pending.leave()
@@ -324,4 +324,4 @@ class Acceptor:
             return
         receive = partial(asyncio.get_running_loop().sock_recv, connection)
         async with asyncio.timeout(self._preface.seconds):
-            pending.told = await read_client_address(receive) or pending.address
+            pending.reported_address = await read_client_address(receive) or pending.address

@@ -56,12 +56,14 @@ class Agent:
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""
         rows = await self._store.read(Space.WORKERS)
-        found = [(name, worker) for name, row in rows.items() for worker in _parse_row(name, row)]
-        self.registered = self.workers = self._table(worker for _, worker in found)
+        parsed = [(name, worker) for name, row in rows.items() for worker in _parse_row(name, row)]
+        self.registered = self.workers = self._table(worker for _, worker in parsed)
         # Rows of older versions lack the time, and have other names, since their replicas had one type each.
-        kept = {_row(worker.key): _WORKER.dump_json(worker) for worker in self.registered}
-        old = [Delete(Space.WORKERS, name) for name, _ in found if name not in kept]
-        new = [Put(Space.WORKERS, name, row) for name, row in kept.items() if row != rows.get(name)]
+        current = {_row(worker.key): _WORKER.dump_json(worker) for worker in self.registered}
+        old = [Delete(Space.WORKERS, name) for name, _ in parsed if name not in current]
+        new = [
+            Put(Space.WORKERS, name, row) for name, row in current.items() if row != rows.get(name)
+        ]
         if old or new:
             await self._store.write(*new, *old)
 
@@ -77,15 +79,15 @@ class Agent:
         return replace(worker, service=replace(worker.service, created=created))
 
     async def register_project(
-        self, project: str, workers: Sequence[Worker], told: Told = _NOTHING
+        self, project: str, workers: Sequence[Worker], reports: Told = _NOTHING
     ) -> None:
         """Make `workers` the whole list of a project here; raise `LimitReached` or `StoreUnavailable`."""
-        await self._change(lambda now: [*_others(now, project), *workers], told)
+        await self._change(lambda now: [*_others(now, project), *workers], reports)
         log.info("registered project %s with %d models", project, len(workers))
 
-    async def register_model(self, worker: Worker, told: Told = _NOTHING) -> None:
+    async def register_model(self, worker: Worker, reports: Told = _NOTHING) -> None:
         """Add or replace one worker; raise `LimitReached` or `StoreUnavailable`."""
-        await self._change(lambda now: [*now, worker], told)
+        await self._change(lambda now: [*now, worker], reports)
         log.info("registered %s", _name(worker.service))
 
     async def unregister_project(self, project: str) -> bool:
@@ -104,41 +106,45 @@ class Agent:
         log.info("unregistered %s/%s, %d replicas", project, model, removed)
         return removed > 0
 
-    async def learn(self, told: Told) -> None:
+    async def update_reports(self, reports: Told) -> None:
         """Take in new reports of workers about themselves."""
         try:
-            await self._change(lambda now: now, told)
+            await self._change(lambda now: now, reports)
         except LimitReached as error:
             log.warning("what workers report about themselves is not announced: %s", error)
 
     async def _change(
-        self, change: Callable[[Workers], Iterable[Worker]], told: Told = _NOTHING
+        self, change: Callable[[Workers], Iterable[Worker]], reports: Told = _NOTHING
     ) -> int:
         """Replace the table by the result of `change`; return how many workers were removed."""
         async with self._changing:
             before, after = self.registered, self._table(change(self.registered))
-            known = self._with_reports(after, told)
-            workers = Workers.of(known.get(w.key, (w, w))[1] for w in after) if known else after
+            described = self._with_reports(after, reports)
+            workers = (
+                Workers.of(described.get(w.key, (w, w))[1] for w in after) if described else after
+            )
             changes = [*_difference(before, after)]
             if changes or workers != self.workers:
                 services = workers.services()
-                self._registry.fits(services)
+                self._registry.require_fit(services)
                 if changes:
                     await self._registry.persistence.write(changes, undo=_difference(after, before))
                 self.registered, self.workers = after, workers
-                self._described = known
+                self._described = described
                 await self._registry.announce(services)
                 for listener in self._listeners:
                     await listener(workers)
             return len(before.by_key.keys() - after.by_key.keys())
 
-    def _with_reports(self, workers: Workers, told: Told) -> dict[Key, tuple[Worker, Worker]]:
+    def _with_reports(self, workers: Workers, reports: Told) -> dict[Key, tuple[Worker, Worker]]:
         """Return the workers whose reports, now or earlier, add to what was registered."""
-        now = {w.key: (w, complete_worker(w, told[w].of(w))) for w in workers if w in told}
+        now = {
+            w.key: (w, complete_worker(w, reports[w].model_of(w))) for w in workers if w in reports
+        }
         return {
-            key: (registered, known)
-            for key, (registered, known) in {**self._described, **now}.items()
-            if registered != known and workers.by_key.get(key) == registered
+            key: (registered, described)
+            for key, (registered, described) in {**self._described, **now}.items()
+            if registered != described and workers.by_key.get(key) == registered
         }
 
 

@@ -100,25 +100,25 @@ class NodeParts:
     measured: MeasurementsExporter | None
 
 
-async def assemble(given: NodeInputs, listening: Listening, closing: AsyncExitStack) -> NodeParts:
+async def assemble(inputs: NodeInputs, listening: Listening, closing: AsyncExitStack) -> NodeParts:
     """Build the parts and load the state of the last run; raise `StoreUnavailable`. `closing` closes them."""
-    settings, outside = given.settings, given.outside
-    store = outside.store(given)
+    settings, outside = inputs.settings, inputs.outside
+    store = outside.store(inputs)
     closing.push_async_callback(store.close)
-    registry = await _registry(given, store)
+    registry = await _registry(inputs, store)
     agent = Agent(registry, store, outside.wall)
     await agent.restore()
     keys = KeyRing(
         store,
         outside.wall,
-        token=given.token,
-        identity=given.identity,
+        token=inputs.token,
+        identity=inputs.identity,
         trusted=map(PeerId, settings.node.trusted_issuers),
     )
     await keys.restore()
     registry.on_change(follow_revoked(keys, registry))
-    guard = _ssrf_guard(given, listening, registry)
-    links, peers = _links(given, registry, guard, closing)
+    guard = _ssrf_guard(inputs, listening, registry)
+    links, peers = _links(inputs, registry, guard, closing)
     metrics = Metrics(measurements_of(settings.node))
     router = Router(
         NodeWorld(registry, agent, metrics, links, outside.now),
@@ -126,8 +126,8 @@ async def assemble(given: NodeInputs, listening: Listening, closing: AsyncExitSt
         policies.load(settings.router.policy),
         settings.router,
         outside.now,
-        chance=outside.chance,
-        crew=links.crew,
+        random=outside.chance,
+        tasks=links.crew,
         lingering=links.lingering,
         questions=ReplicaQuestions(links, outside.now),
     )
@@ -136,10 +136,10 @@ async def assemble(given: NodeInputs, listening: Listening, closing: AsyncExitSt
         store, registry.persistence, registry.mesh, configured=settings.mesh.bootstrap
     )
     registry.persistence.add_source(bootstrap.changes)
-    usage, audit, receipts = await _open_logs(given, store, closing)
+    usage, audit, receipts = await _open_logs(inputs, store, closing)
     registry.persistence.add_source(audit.changes)
     node_events = NodeEvents(registry, outside.wall)
-    registry.on_change(node_events.changed)
+    registry.on_change(node_events.note_changed)
     return NodeParts(
         registry=registry,
         agent=agent,
@@ -154,58 +154,58 @@ async def assemble(given: NodeInputs, listening: Listening, closing: AsyncExitSt
         peers=peers,
         router=router,
         metrics=metrics,
-        tracer=_tracer(given, metrics, closing),
-        measured=_measurements_exporter(given, metrics, closing),
+        tracer=_tracer(inputs, metrics, closing),
+        measured=_measurements_exporter(inputs, metrics, closing),
     )
 
 
-def _tracer(given: NodeInputs, metrics: Metrics, closing: AsyncExitStack) -> Tracer | None:
+def _tracer(inputs: NodeInputs, metrics: Metrics, closing: AsyncExitStack) -> Tracer | None:
     """Return the tracer of requests, `None` if tracing is off; raise `ValueError`."""
-    settings, outside, peer = given.settings.node, given.outside, given.identity.peer
+    settings, outside, peer = inputs.settings.node, inputs.outside, inputs.identity.peer
     exporter = exporter_of(settings, peer, metrics.spans)
     if exporter is not None:
         closing.push_async_callback(asyncio.to_thread, exporter.close)
     return tracer_of(
-        exporter, settings, peer, now=outside.now, wall=outside.wall, chance=outside.chance
+        exporter, settings, peer, now=outside.now, wall=outside.wall, random=outside.chance
     )
 
 
 def _measurements_exporter(
-    given: NodeInputs, metrics: Metrics, closing: AsyncExitStack
+    inputs: NodeInputs, metrics: Metrics, closing: AsyncExitStack
 ) -> MeasurementsExporter | None:
     """Return the exporter that sends measurements to a collector, `None` without a collector; raise `ValueError`."""
-    settings, peer = given.settings.node, given.identity.peer
-    exporter = measurements_exporter_of(settings, peer, metrics.measurements, given.outside.wall)
+    settings, peer = inputs.settings.node, inputs.identity.peer
+    exporter = measurements_exporter_of(settings, peer, metrics.measurements, inputs.outside.wall)
     if exporter is not None:
         closing.push_async_callback(exporter.close)
     return exporter
 
 
 async def _open_logs(
-    given: NodeInputs, store: Store, closing: AsyncExitStack
+    inputs: NodeInputs, store: Store, closing: AsyncExitStack
 ) -> tuple[UsageLog, AuditLog, ReceiptLog]:
     """Return the logs of usage, changes and receipts, with the state of the last run."""
-    wall, days = given.outside.wall, given.settings.node.usage_days
-    book, now = UsageBook(wall), given.outside.now
-    usage = UsageLog(book, store, given.identity.peer, days=days, now=now)
+    wall, days = inputs.outside.wall, inputs.settings.node.usage_days
+    book, now = UsageBook(wall), inputs.outside.now
+    usage = UsageLog(book, store, inputs.identity.peer, days=days, now=now)
     await usage.restore()
     closing.push_async_callback(usage.close)
-    audit = AuditLog(store, given.identity.peer, wall)
+    audit = AuditLog(store, inputs.identity.peer, wall)
     await audit.restore()
-    await audit.note_settings(displayed_settings(given.settings), f"user {os.geteuid()}")
-    receipts = ReceiptLog(ReceiptBook(wall), store, given.identity, wall, days=days)
+    await audit.note_settings(displayed_settings(inputs.settings), f"user {os.geteuid()}")
+    receipts = ReceiptLog(ReceiptBook(wall), store, inputs.identity, wall, days=days)
     await receipts.restore()
     closing.push_async_callback(receipts.close)
     return usage, audit, receipts
 
 
-async def _registry(given: NodeInputs, store: Store) -> Registry:
-    outside = given.outside
+async def _registry(inputs: NodeInputs, store: Store) -> Registry:
+    outside = inputs.outside
     registry = Registry(
-        given.identity,
-        given.settings.registry,
+        inputs.identity,
+        inputs.settings.registry,
         store=store,
-        mesh=outside.mesh(given),
+        mesh=outside.mesh(inputs),
         epoch=await next_epoch(store, outside.wall()),
         now=outside.now,
         random=outside.chance,
@@ -215,27 +215,27 @@ async def _registry(given: NodeInputs, store: Store) -> Registry:
     return registry
 
 
-def _ssrf_guard(given: NodeInputs, listening: Listening, registry: Registry) -> SsrfGuard:
+def _ssrf_guard(inputs: NodeInputs, listening: Listening, registry: Registry) -> SsrfGuard:
     # Read anew each time: the mesh may not have started yet, and may restart on other ports.
     def ports() -> frozenset[int]:
-        mesh = (*given.settings.mesh.listen, *registry.mesh.addresses())
+        mesh = (*inputs.settings.mesh.listen, *registry.mesh.addresses())
         return own_ports((listening.http, listening.link), mesh)
 
-    return SsrfGuard(is_own_address, ports, networks_of(given.settings.router.worker_networks))
+    return SsrfGuard(is_own_address, ports, networks_of(inputs.settings.router.worker_networks))
 
 
 def _links(
-    given: NodeInputs, registry: Registry, guard: SsrfGuard, closing: AsyncExitStack
+    inputs: NodeInputs, registry: Registry, guard: SsrfGuard, closing: AsyncExitStack
 ) -> tuple[Links, MeshPeers]:
-    timeout = given.settings.router.connect_timeout
-    peers = MeshPeers(registry.mesh, registry, timeout=timeout, now=given.outside.now)
+    timeout = inputs.settings.router.connect_timeout
+    peers = MeshPeers(registry.mesh, registry, timeout=timeout, now=inputs.outside.now)
     closing.push_async_callback(peers.close)
     links = Links(
-        identity=given.identity,
+        identity=inputs.identity,
         peers=peers,
-        settings=given.settings.router,
+        settings=inputs.settings.router,
         guard=guard,
-        grant=given.grant,
+        grant=inputs.grant,
     )
 
     registry.on_change(follow_links(links, registry, forgive=peers.retry_addresses))
@@ -245,19 +245,19 @@ def _links(
 
 def exchange_load(registry: Registry, router: Router) -> None:
     """Connect load reports: the registry announces what the router measures; the router hears other nodes until they leave."""
-    registry.load.measure(router.busy)
-    registry.load.on_load(router.hear)
+    registry.load_exchange.set_source(router.busy_loads)
+    registry.load_exchange.on_load(router.record_loads)
     registry.on_change(follow_loads(router, registry.presence))
 
 
-def make_access(given: NodeInputs, keys: KeyLookup, kind: type[Access] = Access) -> Access:
+def make_access(inputs: NodeInputs, keys: KeyLookup, kind: type[Access] = Access) -> Access:
     """Return the check of what a request's caller may do."""
     return kind(
-        token=given.token,
+        token=inputs.token,
         # The names that a node announces to others are allowed as host names of requests.
-        names=map(host_of, given.settings.mesh.announce),
-        settings=given.settings.web,
+        names=map(host_of, inputs.settings.mesh.announce),
+        settings=inputs.settings.web,
         keys=keys,
-        keyless=given.settings.node.open,
-        wall=given.outside.wall,
+        keyless=inputs.settings.node.open,
+        wall=inputs.outside.wall,
     )

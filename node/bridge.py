@@ -100,12 +100,12 @@ async def _run_bridge(plan: BridgePlan, settings: Settings, ready: Callable[[str
     signals = Signals()
     async with AsyncExitStack() as closing:
         bridge = Bridge(plan, settings)
-        place = await bridge.open(closing)
+        address = await bridge.open(closing)
         models = ",".join(bridge.models)
-        ready(f"ready {plan.dialect}={place} upstream={plan.upstream} models={models}")
+        ready(f"ready {plan.dialect}={address} upstream={plan.upstream} models={models}")
         await signals.first.wait()
         log.info("finishing %d requests", bridge.in_flight)
-        await bridge.retire()
+        await bridge.stop_accepting()
         ends = time.monotonic() + settings.node.drain_timeout
         while bridge.in_flight and not signals.second.is_set() and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL)
@@ -151,11 +151,11 @@ class Bridge:
         closing.push_async_callback(self._links.close)
         self._world.workers = Workers.of(await self._find_workers())
         if not await self._probe_upstream():
-            place = self._plan.upstream.partition("?")[0]
-            why = await dialects.explain_silence(
+            upstream = self._plan.upstream.partition("?")[0]
+            reason = await dialects.explain_silence(
                 self._router.dialects, next(iter(self._world.workers))
             )
-            log.warning("no answer from %s: %s; requests fail until it comes", place, why)
+            log.warning("no answer from %s: %s; requests fail until it comes", upstream, reason)
         self._links.crew.spawn(self._watch())
         context = self._serving()
         plan = self._plan
@@ -172,11 +172,11 @@ class Bridge:
         self._listener = await serve(app, listener, closing, limits, counts)
         return listening_address(listener)
 
-    async def retire(self) -> None:
+    async def stop_accepting(self) -> None:
         """Accept no more connections, and close the others with their next answer: callers would keep coming."""
         self._leaving.set()
         if self._listener is not None:
-            await self._listener.retire()
+            await self._listener.stop_accepting()
 
     async def _probe_upstream(self) -> bool:
         """Return whether the upstream answers a small probe: its last answer decides whether callers wait while it is away."""
@@ -200,8 +200,8 @@ class Bridge:
     async def _find_workers(self) -> list[Worker]:
         """Return a worker for each model of the upstream; raise `OSError` if it has none."""
         plan = self._plan
-        given = {"model": "upstream", "api": plan.upstream, "headers": dict(plan.headers or {})}
-        worker = read_worker(PROJECT, given, self._guard)
+        fields = {"model": "upstream", "api": plan.upstream, "headers": dict(plan.headers or {})}
+        worker = read_worker(PROJECT, fields, self._guard)
         names = plan.models
         if not names:
             described = await self._router.describe(worker)
@@ -210,8 +210,10 @@ class Bridge:
             raise OSError(
                 f"{plan.upstream} lists no models: start it first, or name one with --model"
             )
-        own = protocol_bit(worker.dialect)
-        return [replace(worker, service=Service(PROJECT, name, abilities=own)) for name in names]
+        abilities = protocol_bit(worker.dialect)
+        return [
+            replace(worker, service=Service(PROJECT, name, abilities=abilities)) for name in names
+        ]
 
     def _serving(self) -> Serving:
         faces = self._settings.faces.model_copy(update={"default_model": self.models[0]})
@@ -236,6 +238,6 @@ class Bridge:
             policies.load(settings.policy),
             settings,
             time.monotonic,
-            chance=random.random,
-            crew=self._links.crew,
+            random=random.random,
+            tasks=self._links.crew,
         )

@@ -7,5 +7,5 @@ SLOWER = "not compiled: requests take more CPU time (make install compiles, with
 
 def is_compiled() -> bool:
     """Return whether the busiest modules are machine code, without loading any of them."""
-    found = find_spec("router.ledger")
-    return found is not None and not (found.origin or "").endswith(".py")
+    spec = find_spec("router.ledger")
+    return spec is not None and not (spec.origin or "").endswith(".py")

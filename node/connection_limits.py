@@ -39,7 +39,7 @@ class Caller(Protocol):
     """One connection of a caller."""
 
     @property
-    def ends(self) -> float:
+    def closes_at(self) -> float:
         """Time at which it is closed if nothing comes; infinite while a request is in flight."""
 
     def evict(self) -> None:
@@ -51,14 +51,14 @@ class ConnectionLimits:
 
     def __init__(
         self,
-        most: int,
-        most_of_one: int,
+        limit: int,
+        per_address: int,
         counts: ConnectionCounts,
         *,
         proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         """`counts` may be shared. Each of the `proxies` may use all places, since it serves many callers."""
-        self._most, self._most_of_one = most, most_of_one
+        self._most, self._most_of_one = limit, per_address
         self._proxies = proxies
         self._counts = counts
         self._callers: dict[str, set[Caller]] = {}
@@ -66,9 +66,9 @@ class ConnectionLimits:
 
     def enter(self, caller: Caller, address: str) -> bool:
         """Admit a connection, closing idle ones if there is no room; return whether there is room."""
-        own = self._callers.get(address, set())
-        full = len(own) >= self._most_of_one and address not in self._proxies
-        if full and not self._clear("own", [(address, own)]):
+        callers = self._callers.get(address, set())
+        full = len(callers) >= self._most_of_one and address not in self._proxies
+        if full and not self._clear("own", [(address, callers)]):
             return False
         if self._count >= self._most and not self._clear(
             "all", sorted(self._callers.items(), key=lambda held: -len(held[1]))
@@ -81,17 +81,19 @@ class ConnectionLimits:
 
     def leave(self, caller: Caller, address: str) -> None:
         """Remove a connection; one that was closed to make room is removed already."""
-        own = self._callers.get(address, set())
-        if caller in own:
-            own.remove(caller)
+        callers = self._callers.get(address, set())
+        if caller in callers:
+            callers.remove(caller)
             self._count -= 1
             self._counts.open -= 1
-        if not own:
+        if not callers:
             self._callers.pop(address, None)
 
-    def _clear(self, whose: str, places: Iterable[tuple[str, set[Caller]]]) -> bool:
-        for address, callers in places:
-            idle = sorted((c for c in callers if c.ends < inf), key=lambda caller: caller.ends)
+    def _clear(self, whose: str, by_address: Iterable[tuple[str, set[Caller]]]) -> bool:
+        for address, callers in by_address:
+            idle = sorted(
+                (c for c in callers if c.closes_at < inf), key=lambda caller: caller.closes_at
+            )
             for caller in idle[: max(1, self._most_of_one // _SHARE)]:
                 self.leave(caller, address)
                 caller.evict()

@@ -52,11 +52,11 @@ class ListenerContext:
         self.closing = False
         """Whether each answer is the last one of its connection."""
 
-    def made(self, connection: "CallerConnection") -> bool:
+    def add_connection(self, connection: "CallerConnection") -> bool:
         """Add an open connection; return whether there is room for it."""
         raise NotImplementedError
 
-    def lost(self, connection: "CallerConnection") -> None:
+    def remove_connection(self, connection: "CallerConnection") -> None:
         """Remove a closed connection."""
         raise NotImplementedError
 
@@ -67,13 +67,13 @@ class CallerConnection(asyncio.Protocol):
     __slots__ = (
         "_deadline", "_drain_waiter", "_handler", "_head_bytes", "_head_deadline", "_is_discarding", "_is_half_closed",
         "_is_head_parsed_alone", "_is_last_answer", "_is_read_paused", "_listener", "_loop", "_parse_handle", "_probe_due",
-        "_request", "_server", "_unparsed", "address", "full", "owner", "task", "transport",
+        "_request", "_server", "_unparsed", "address", "is_write_paused", "owner", "task", "transport",
     )  # fmt: skip
 
-    def __init__(self, server: web.Server, place: ListenerContext) -> None:
+    def __init__(self, server: web.Server, listener: ListenerContext) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = server
-        self._listener = place
+        self._listener = listener
         self.address = ""
         """The caller's IP address."""
         self.owner: int | None = UNASKED
@@ -82,7 +82,7 @@ class CallerConnection(asyncio.Protocol):
         """The task that answers a request of this connection, if any."""
         self.transport: asyncio.Transport | None = None
         """The transport; `None` before the connection is made and after it is lost."""
-        self.full = False
+        self.is_write_paused = False
         """Whether the transport's write buffer is above its high-water mark."""
         self._drain_waiter: asyncio.Future[None] | None = None
         """Done once the transport takes more."""
@@ -104,11 +104,11 @@ class CallerConnection(asyncio.Protocol):
     # What the listener calls.
 
     @property
-    def ends(self) -> float:
+    def closes_at(self) -> float:
         """Time at which the connection is closed if nothing comes; infinite while a request is in flight."""
         return inf if self._request is not None else min(self._head_deadline, self._deadline)
 
-    def begin(self, request: web.BaseRequest) -> None:
+    def begin_request(self, request: web.BaseRequest) -> None:
         """Make this the request in flight."""
         self._request = request
         self._head_deadline = self._deadline = inf
@@ -116,7 +116,7 @@ class CallerConnection(asyncio.Protocol):
         if self._unparsed:
             self._schedule_parse()
 
-    def answered(self) -> None:
+    def note_answered(self) -> None:
         """Start the time limit for the rest of the answer: the handler is done, and its bytes may still be unsent."""
         self._deadline = self._listener.now + STALL_SECONDS
 
@@ -129,7 +129,7 @@ class CallerConnection(asyncio.Protocol):
         alone = self._is_head_parsed_alone
         return "upgrade" in headers and (not alone or "transfer-encoding" in headers)
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Enforce the time limits; a head that has arrived and only waits for the loop is not too slow."""
         if self._request is not None:
             if now >= self._deadline or (self._is_half_closed and self._is_gone()):
@@ -144,7 +144,7 @@ class CallerConnection(asyncio.Protocol):
         elif now >= self._deadline:
             self.abort() if self._is_last_answer or self._is_discarding else self.end()
 
-    def leave(self) -> None:
+    def end_after_answer(self) -> None:
         """End the connection, after the answer to a request in flight."""
         if self._request is None and not self._has_queue():
             self.end()
@@ -175,8 +175,8 @@ class CallerConnection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def refuse(self, error: FaceError, said: Mapping[str, str] = _NOTHING) -> None:
-        """Answer bytes that are not a valid request, and read no more; `said` are the headers that could be read."""
+    def refuse(self, error: FaceError, headers: Mapping[str, str] = _NOTHING) -> None:
+        """Answer bytes that are not a valid request, and read no more; `headers` are the headers that could be read."""
         wire = self.transport
         if self._is_discarding or wire is None:
             return
@@ -185,7 +185,7 @@ class CallerConnection(asyncio.Protocol):
         # aiohttp would close the connection at once, and a caller that still sends would lose the answer.
         out = wire if self._handler is None else self._handler.detach() or wire
         self._head_deadline, self._deadline = inf, self._listener.now + LINGER_SECONDS
-        out.write(heads.encode_refusal(error, id_of(said), self._listener.fixed))
+        out.write(heads.encode_refusal(error, id_of(headers), self._listener.fixed))
         if wire.can_write_eof():
             wire.write_eof()
             wire.resume_reading()
@@ -200,7 +200,7 @@ class CallerConnection(asyncio.Protocol):
         name = wire.get_extra_info("peername")
         self.address = self.address or (str(name[0]) if isinstance(name, tuple) else "")
         wire.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
-        if not self._listener.made(self):
+        if not self._listener.add_connection(self):
             self.refuse(TooManyConnections("too many connections are open"))
             wire.close()
             return
@@ -208,28 +208,28 @@ class CallerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything: the caller is gone, and its answer is no longer needed."""
-        handler, room = self._handler, self._drain_waiter
+        handler, waiter = self._handler, self._drain_waiter
         self.transport, self._request, self._unparsed, self.task = None, None, b"", None
         # Break the reference cycle.
         self._handler = self._drain_waiter = None
-        self._listener.lost(self)
-        if room is not None and not room.done():
-            room.set_exception(ConnectionResetError("the caller is gone"))
+        self._listener.remove_connection(self)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(ConnectionResetError("the caller is gone"))
         if handler is not None:
             handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Apply backpressure: the transport's buffer is full."""
-        self.full = True
+        self.is_write_paused = True
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
         """Resume writers: the transport takes more."""
-        self.full = False
-        room, self._drain_waiter = self._drain_waiter, None
-        if room is not None and not room.done():
-            room.set_result(None)
+        self.is_write_paused = False
+        waiter, self._drain_waiter = self._drain_waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         if self._handler is not None:
             self._handler.resume_writing()
 
@@ -237,10 +237,10 @@ class CallerConnection(asyncio.Protocol):
         """Wait while the transport's buffer is full; raise `ConnectionError` if the caller is gone."""
         if self.transport is None:
             raise ConnectionResetError("the caller is gone")
-        if self.full:
-            room = self._drain_waiter or self._loop.create_future()
-            self._drain_waiter = room
-            await room
+        if self.is_write_paused:
+            waiter = self._drain_waiter or self._loop.create_future()
+            self._drain_waiter = waiter
+            await waiter
 
     def data_received(self, data: bytes) -> None:
         """Take in received bytes."""
@@ -257,17 +257,17 @@ class CallerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool | None:
         """Handle a half-close: finish the requests received so far; a caller that is gone is noticed when sent to."""
-        asked, wire = self._request, self.transport
+        request, wire = self._request, self.transport
         if self._is_half_closed:
             return True
         if self._is_discarding or wire is None or wire.get_extra_info("sslcontext") is not None:
             return None
-        if asked is None:
-            waits = bool(self._head_bytes or self._has_queue() or self._unparsed)
+        if request is None:
+            is_waiting = bool(self._head_bytes or self._has_queue() or self._unparsed)
         else:
             # A caller that closes its side in the middle of an answer has left.
-            waits = asked.content.is_eof() and not asked.writer.output_size
-        if not waits:
+            is_waiting = request.content.is_eof() and not request.writer.output_size
+        if not is_waiting:
             return None
         self._is_half_closed = True
         self._loop.call_soon(self._check_half_closed)
@@ -280,12 +280,12 @@ class CallerConnection(asyncio.Protocol):
         if self._unparsed:
             self._pause()
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         """Cut the connection after a request that could not be answered, unless it is ending already."""
         if not self._is_discarding:
             self.abort()
 
-    def sent(self, *, ends: bool) -> None:
+    def note_sent(self, *, ends: bool) -> None:
         """Finish a request whose answer was sent as far as the caller reads it; go on to the next one unless it `ends`."""
         self._request = self.task = None
         self._is_last_answer = ends
@@ -330,11 +330,11 @@ class CallerConnection(asyncio.Protocol):
 
     def _parse_size(self) -> int:
         """Return how many bytes to parse now: those of one head, of a body of known length, or a piece."""
-        asked = self._request
-        if asked is not None:
-            length = asked.content_length
+        request = self._request
+        if request is not None:
+            length = request.content_length
             if length is not None:
-                return max(1, length - asked.content.total_bytes)
+                return max(1, length - request.content.total_bytes)
             lines = bytes(self._unparsed[:PIECE_BYTES]).count(b"\n")
             return FEW_BYTES if lines > MANY_LINES else PIECE_BYTES
         end = bytes(self._unparsed[: heads.MAX_HEAD_BYTES]).find(_HEAD_END)
@@ -343,8 +343,8 @@ class CallerConnection(asyncio.Protocol):
         return end + len(_HEAD_END) if self._is_head_parsed_alone else PIECE_BYTES
 
     def _parse(self, piece: bytes) -> None:
-        asked = self._request
-        if asked is None and not self._is_last_answer:
+        request = self._request
+        if request is None and not self._is_last_answer:
             if self._head_bytes > heads.MAX_HEAD_BYTES:
                 self.refuse(HeadTooLarge(f"the headers exceed {heads.MAX_HEAD_BYTES} bytes"))
                 return
@@ -355,9 +355,9 @@ class CallerConnection(asyncio.Protocol):
         if self._handler is None:
             self._handler = HttpHandler(self._server, self)
             self._handler.connection_made(cast("asyncio.Transport", self.transport))
-            if self.full:
+            if self.is_write_paused:
                 self._handler.pause_writing()
-        self._handler.parse(piece, asked if isinstance(asked, web.BaseRequest) else None)
+        self._handler.parse(piece, request if isinstance(request, web.BaseRequest) else None)
 
     def _has_queue(self) -> bool:
         """Return whether parsed requests wait for their turn."""
@@ -370,25 +370,27 @@ class CallerConnection(asyncio.Protocol):
 
     def _check_half_closed(self) -> None:
         """End the connection of a caller that has closed its side, once all is answered or the caller is gone."""
-        asked, wire = self._request, self.transport
+        request, wire = self._request, self.transport
         if wire is None or self._is_discarding:
             return
-        if asked is None and not self._has_queue() and not self._unparsed:
+        if request is None and not self._has_queue() and not self._unparsed:
             self.end()
-        elif asked is None or (self._probe_due == inf and self._probe(asked, self._loop.time())):
+        elif request is None or (
+            self._probe_due == inf and self._probe(request, self._loop.time())
+        ):
             self._loop.call_later(_SOON, self._check_half_closed)
         elif self._is_gone():
             self.abort()
 
-    def _probe(self, asked: web.BaseRequest | LaneRequest, now: float) -> bool:
+    def _probe(self, request: web.BaseRequest | LaneRequest, now: float) -> bool:
         """Send what may begin an answer, and is refused by the kernel of a caller that has left; return whether there was any."""
-        if self.transport is None or asked.writer.output_size:
+        if self.transport is None or request.writer.output_size:
             return False
         sent = 0
-        if asked.version == HttpVersion11:
+        if request.version == HttpVersion11:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             sent = 1
-        elif asked.version == HttpVersion10 and self._handler is not None:
+        elif request.version == HttpVersion10 and self._handler is not None:
             sent = self._handler.probe()
         self._probe_due = now + PROBE_SECONDS * (1 << sent) / 2
         return sent > 0

@@ -27,12 +27,12 @@ class Surface:
     closing: str
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether other machines get in without a key."""
         return self.who != HERE and not self.key
 
     def __str__(self) -> str:
-        shown = f", with {self.key}" if self.key else ", without a key" if self.open else ""
+        shown = f", with {self.key}" if self.key else ", without a key" if self.is_open else ""
         return f"{self.name} at {self.where} for {self.who}{shown}"
 
 
@@ -45,70 +45,72 @@ def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> t
     )
 
 
-def exposure_warning(found: Iterable[Surface]) -> str:
+def exposure_warning(surfaces: Iterable[Surface]) -> str:
     """Return one line that says what other machines may use without a key, and how to close it; empty for nothing."""
-    ways: dict[str, list[str]] = {}
-    for surface in found:
-        if surface.open:
-            ways.setdefault(surface.closing, []).append(surface.name)
+    by_closing: dict[str, list[str]] = {}
+    for surface in surfaces:
+        if surface.is_open:
+            by_closing.setdefault(surface.closing, []).append(surface.name)
     return "; ".join(
         f"{', '.join(names)}: open to callers on other machines without a key; {closing}"
-        for closing, names in ways.items()
+        for closing, names in by_closing.items()
     )
 
 
 def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
-    place = host_port(listening.http)
-    who = HERE if place.loopback else EVERYBODY
-    if place.loopback and settings.node.open is KeylessAccess.EVERYBODY:
+    address = host_port(listening.http)
+    who = HERE if address.is_loopback else EVERYBODY
+    if address.is_loopback and settings.node.open is KeylessAccess.EVERYBODY:
         who = BEYOND
-    key = _users_key(settings, place)
+    key = _users_key(settings, address)
     closing = "to close it, use --open machine or --open nobody, and create keys: modelvine key create NAME"
     yield Surface("HTTP (/v1, /api)", listening.url, who, key, closing)
     yield Surface("metrics", f"{listening.url}/metrics", who, key, closing)
     proof = "the control token (except the node's user and root on this machine)"
-    changing = HERE if place.loopback else EVERYBODY
+    changing = HERE if address.is_loopback else EVERYBODY
     yield Surface("changes", f"{listening.url}/api", changing, proof, "")
 
 
-def _users_key(settings: Settings, place: HostPort) -> str:
+def _users_key(settings: Settings, address: HostPort) -> str:
     """Return what callers must show to use models, empty for nothing; people on this machine need nothing by default."""
     match settings.node.open:
         case KeylessAccess.EVERYBODY:
             return ""
         case KeylessAccess.MACHINE:
-            return "" if place.loopback else "a user's key (except users of this machine)"
+            return "" if address.is_loopback else "a user's key (except users of this machine)"
     return "a user's key"
 
 
 def _rpc(settings: Settings, listening: Listening) -> Iterator[Surface]:
-    for name, place in listening.rpcs.items():
-        who = HERE if place.loopback else EVERYBODY
+    for name, address in listening.rpcs.items():
+        who = HERE if address.is_loopback else EVERYBODY
         keyed = settings.faces.model_dump()[f"{name}_keys"]
-        closing = f"to close it, set faces.{name} to 127.0.0.1:{place.port}, or use --open machine"
-        key = f"a key of faces.{name}_keys" if keyed else _users_key(settings, place)
-        yield Surface(f"gRPC ({name})", f"grpc://{place}", who, key, closing)
+        closing = (
+            f"to close it, set faces.{name} to 127.0.0.1:{address.port}, or use --open machine"
+        )
+        key = f"a key of faces.{name}_keys" if keyed else _users_key(settings, address)
+        yield Surface(f"gRPC ({name})", f"grpc://{address}", who, key, closing)
 
 
 def _mesh(settings: Settings, listening: Listening, mesh: Sequence[str]) -> Iterator[Surface]:
     hosts = map(host_of, [*settings.mesh.listen, *mesh])
-    who = HERE if all(HostPort(host, 0).loopback for host in hosts) else EVERYBODY
+    who = HERE if all(HostPort(host, 0).is_loopback for host in hosts) else EVERYBODY
     key = _key(settings)
     closing = "to close it, use --swarm-key FILE, or list the peers in registry.allow"
     where = ", ".join(mesh) or ", ".join(settings.mesh.listen)
     yield Surface("mesh", where, who, key, closing)
     link = host_port(listening.link)
     proof = "the certificate of a node of this mesh"
-    yield Surface("link", f"https://{link}", HERE if link.loopback else EVERYBODY, proof, "")
+    yield Surface("link", f"https://{link}", HERE if link.is_loopback else EVERYBODY, proof, "")
     if settings.mesh.relay:
         yield Surface("relay", "the mesh", who, key, f"{closing}, or omit --relay")
     if settings.mesh.rendezvous_point:
         off = f"{closing}, or omit --rendezvous-point"
         yield Surface("rendezvous point", "the mesh", who, key, off)
     if settings.mesh.mdns:
-        named = "a name derived from the swarm key" if settings.node.swarm_key else ""
+        mdns_key = "a name derived from the swarm key" if settings.node.swarm_key else ""
         network = who if who == HERE else "all machines on its networks"
-        yield Surface("mDNS", "UDP port 5353", network, named, "to close it, use --no-mdns")
+        yield Surface("mDNS", "UDP port 5353", network, mdns_key, "to close it, use --no-mdns")
 
 
 def _key(settings: Settings) -> str:

@@ -83,7 +83,7 @@ def check(request: web.BaseRequest) -> None:
     lines = request.raw_headers
     if sum(len(name) + len(value) + _BESIDES for name, value in lines) > MAX_HEAD_BYTES:
         raise HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
-    once = [known for name, _ in lines if (known := name.lower()) in _ONCE]
+    once = [lowered for name, _ in lines if (lowered := name.lower()) in _ONCE]
     if len(once) != len(set(once)):
         raise BadHead(_TWICE)
     _check_target(request)

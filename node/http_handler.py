@@ -46,13 +46,13 @@ class HandledConnection(Protocol):
     def refuse(self, error: FaceError) -> None:
         """Answer bytes that are not a valid request."""
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         """Note that a request could not be answered."""
 
     def body_resumed(self) -> None:
         """Note that there is room for more of a body."""
 
-    def sent(self, *, ends: bool) -> None:
+    def note_sent(self, *, ends: bool) -> None:
         """Note that an answer was sent as far as its caller reads it; `ends` says that it ends the connection."""
 
 
@@ -131,15 +131,15 @@ class HttpHandler(web.RequestHandler):
         """Whether the handler takes more of a body, or more requests."""
         return not (self._buffer_paused or self._reading_paused)
 
-    def parse(self, piece: bytes, asked: web.BaseRequest | None) -> None:
-        """Parse bytes while the request `asked` is in flight; an error within its body is raised at the body's reader."""
+    def parse(self, piece: bytes, request: web.BaseRequest | None) -> None:
+        """Parse bytes while the request `request` is in flight; an error within its body is raised at the body's reader."""
         self.data_received(piece)
-        if asked is not None and self._messages and not asked.content.is_eof():
-            said = self._messages[-1][0]
-            if not isinstance(said, RawRequestMessage):
-                found = heads.fault_of(said.exc)
-                within = found if isinstance(found, HeadTooLarge) else Unparseable(_NOT_FRAMED)
-                asked.content.set_exception(within)
+        if request is not None and self._messages and not request.content.is_eof():
+            message = self._messages[-1][0]
+            if not isinstance(message, RawRequestMessage):
+                fault = heads.fault_of(message.exc)
+                within = fault if isinstance(fault, HeadTooLarge) else Unparseable(_NOT_FRAMED)
+                request.content.set_exception(within)
 
     def probe(self) -> int:
         """Send the next byte of those with which every answer begins, and return how many were sent; 0 if none can be sent."""
@@ -170,7 +170,7 @@ class HttpHandler(web.RequestHandler):
         time: float | None,  # noqa: ARG002
     ) -> None:
         """Tell the connection that an answer was sent as far as its caller reads it; nothing is logged here."""
-        self.connection.sent(ends=not response.keep_alive)
+        self.connection.note_sent(ends=not response.keep_alive)
 
     def handle_error(
         self,
@@ -183,7 +183,7 @@ class HttpHandler(web.RequestHandler):
         if isinstance(exc, HttpProcessingError):
             self.connection.refuse(heads.fault_of(exc))
         else:
-            self.connection.failed()
+            self.connection.note_failure()
         raise ConnectionResetError("the connection ends") from exc
 
     def log_exception(self, *args: Any, **kw: Any) -> None:

@@ -58,12 +58,14 @@ class InspectionSchedule:
     def __init__(self) -> None:
         self._turns: dict[Process, _Turn] = {}
 
-    def due(self, processes: Iterable[Process], now: float) -> list[Process]:
+    def due_processes(self, processes: Iterable[Process], now: float) -> list[Process]:
         """Return those of `processes` that are due at `now`, and forget all other processes."""
-        self._turns = {one: self._turns.get(one, _Turn(now, FIRST_PAUSE)) for one in processes}
-        return [one for one, turn in self._turns.items() if turn.due <= now]
+        self._turns = {
+            process: self._turns.get(process, _Turn(now, FIRST_PAUSE)) for process in processes
+        }
+        return [process for process, turn in self._turns.items() if turn.due <= now]
 
-    def asked(self, process: Process, now: float, *, answered: bool) -> None:
+    def note_queried(self, process: Process, now: float, *, answered: bool) -> None:
         """Note that a process was queried, and whether it answered."""
         if answered:
             self._turns[process] = _Turn(now + AGAIN, FIRST_PAUSE)
@@ -71,7 +73,7 @@ class InspectionSchedule:
         pause = self._turns[process].pause if process in self._turns else FIRST_PAUSE
         self._turns[process] = _Turn(now + pause, min(2 * pause, LONGEST_PAUSE))
 
-    def wait(self, now: float) -> float:
+    def seconds_until_due(self, now: float) -> float:
         """Return the seconds until the next is due, at most `AGAIN`."""
         return max(0.0, min((turn.due for turn in self._turns.values()), default=now + AGAIN) - now)
 
@@ -101,47 +103,49 @@ class Inspection:
         self._changed = asyncio.Event()
         agent.on_change(self._wake)
 
-    async def ask(self, workers: Iterable[Worker]) -> Mapping[Worker, WorkerDescription]:
+    async def query_reports(self, workers: Iterable[Worker]) -> Mapping[Worker, WorkerDescription]:
         """Return the reports of these workers that arrive in time, without those of workers that did not answer.
 
         Processes that were not queried in time stay due.
         """
-        found: dict[Process, WorkerDescription] = {}
-        asked: set[Process] = set()
+        descriptions: dict[Process, WorkerDescription] = {}
+        queried: set[Process] = set()
         workers = [*workers]
 
         async def one(process: Process, worker: Worker) -> None:
-            asked.add(process)
-            if said := await self._inspector.describe(worker):
-                found[process] = said
+            queried.add(process)
+            if description := await self._inspector.describe(worker):
+                descriptions[process] = description
 
         await _of_each(workers, one, self._within)
         now = self._now()
-        for process in asked:
-            self._turns.asked(process, now, answered=process in found)
-        return {w: found[process_of(w)] for w in workers if process_of(w) in found}
+        for process in queried:
+            self._turns.note_queried(process, now, answered=process in descriptions)
+        return {w: descriptions[process_of(w)] for w in workers if process_of(w) in descriptions}
 
     async def run(self) -> None:
         """Query the processes that are due, forever."""
         while True:
             self._changed.clear()
             registered = self._agent.registered
-            due = {*self._turns.due(map(process_of, registered), self._now())}
+            due = {*self._turns.due_processes(map(process_of, registered), self._now())}
             if due:
-                await self._agent.learn(
-                    await self.ask([w for w in registered if process_of(w) in due])
+                await self._agent.update_reports(
+                    await self.query_reports([w for w in registered if process_of(w) in due])
                 )
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._turns.wait(self._now())):
+                async with asyncio.timeout(self._turns.seconds_until_due(self._now())):
                     await self._changed.wait()
 
-    async def hear(self, workers: Sequence[Worker]) -> tuple[Told, list[Worker]]:
+    async def query_and_probe(self, workers: Sequence[Worker]) -> tuple[Told, list[Worker]]:
         """Return the reports of these workers that arrive in time, and the workers that do not answer at all."""
-        told = await self.ask(workers)
+        reports = await self.query_reports(workers)
         # A worker without a report may have a protocol that has none.
-        return told, await self.silent(w for w in workers if told.get(w, _NOTHING) == _NOTHING)
+        return reports, await self.find_silent(
+            w for w in workers if reports.get(w, _NOTHING) == _NOTHING
+        )
 
-    async def silent(self, workers: Iterable[Worker]) -> list[Worker]:
+    async def find_silent(self, workers: Iterable[Worker]) -> list[Worker]:
         """Return those of these workers that do not answer, as far as that is known in time."""
         answers: dict[Process, bool] = {}
         workers = [*workers]
@@ -156,7 +160,7 @@ class Inspection:
     async def watch(self) -> None:
         """Probe the workers every `WATCH` seconds, forever."""
         while True:
-            await self.silent(self._agent.registered)
+            await self.find_silent(self._agent.registered)
             await asyncio.sleep(WATCH)
 
     async def _wake(self, _: Workers) -> None:
@@ -167,10 +171,10 @@ async def _of_each(
     workers: Sequence[Worker], work: Callable[[Process, Worker], Awaitable[None]], within: float
 ) -> None:
     """Do `work` with the first worker of each process, `AT_ONCE` of them concurrently, for at most `within` seconds."""
-    turn = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(process: Process, worker: Worker) -> None:
-        async with turn:
+        async with slots:
             with suppress(WorkerError):
                 await work(process, worker)
 

@@ -48,15 +48,15 @@ PLENTY = 1_024
 def raise_limit() -> int:
     """Raise the limit on open files as far as the system allows; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else hard
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = MOST if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return MOST if soft == resource.RLIM_INFINITY else soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError):
         # macOS reports no limit, but has one.
         return soft
-    return wanted
+    return target
 
 
 def connections_within(limit: int) -> int:
@@ -66,20 +66,20 @@ def connections_within(limit: int) -> int:
 
 def fit_connections(settings: Settings, limit: int) -> Settings:
     """Return settings whose connections fit into `limit` open files; log if these are fewer than were set."""
-    most = connections_within(limit)
-    if settings.web.connections <= most:
+    allowed = connections_within(limit)
+    if settings.web.connections <= allowed:
         return settings
-    wanted = "connections" in settings.web.model_fields_set
+    explicit = "connections" in settings.web.model_fields_set
     log.log(
-        logging.WARNING if wanted or most < PLENTY else logging.DEBUG,
+        logging.WARNING if explicit or allowed < PLENTY else logging.DEBUG,
         "the limit of %d open files allows %d connections to each listener, not %d (web.connections); "
         "raise it (LimitNOFILE, ulimit -n)",
         limit,
-        most,
+        allowed,
         settings.web.connections,
     )
     return settings.model_copy(
-        update={"web": settings.web.model_copy(update={"connections": most})}
+        update={"web": settings.web.model_copy(update={"connections": allowed})}
     )
 
 
@@ -111,17 +111,17 @@ def bind(address: HostPort, setting: str, *, count: int = 1) -> list[socket.sock
         first = _bind_socket(address, shared=False)
         if count == 1:
             return [first]
-        place = listening_address(first)
+        bound_address = listening_address(first)
         first.close()
-        return [_bind_socket(place, shared=True) for _ in range(count)]
+        return [_bind_socket(bound_address, shared=True) for _ in range(count)]
     except OSError as error:
         raise OSError(listen_error_text(str(address), setting, error)) from error
 
 
 def _bind_socket(address: HostPort, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    place = address.host, address.port
-    listener = socket.create_server(place, family=family, backlog=_BACKLOG, reuse_port=shared)
+    endpoint = address.host, address.port
+    listener = socket.create_server(endpoint, family=family, backlog=_BACKLOG, reuse_port=shared)
     # Accepted connections inherit keep-alive, so that a caller that vanished is noticed.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
@@ -195,16 +195,16 @@ class Listener(ListenerContext):
             ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
         )
 
-    def off(self, listener: socket.socket) -> None:
+    def stop_listening(self, listener: socket.socket) -> None:
         """Close a listening socket; its connections stay open."""
         self._sockets.pop(listener).close()
 
-    async def take(self, connection: socket.socket) -> None:
+    async def serve_connection(self, connection: socket.socket) -> None:
         """Serve an accepted connection, without TLS."""
         alone = await self._connection_factory()
         await asyncio.get_running_loop().connect_accepted_socket(alone, connection)
 
-    async def retire(self) -> None:
+    async def stop_accepting(self) -> None:
         """Accept no more connections, but those that wait to be accepted, which closed sockets would reset."""
         await _let_loop_catch_up()
         for listener in self._sockets.values():
@@ -216,24 +216,24 @@ class Listener(ListenerContext):
         Connections that wait to be accepted and requests that wait to be read, which closed sockets would reset, are served.
         """
         self.closing = True
-        await self.retire()
+        await self.stop_accepting()
         await _let_loop_catch_up()
         self._is_shut = True
         self._shared.go_away()
         for connection in tuple(self._connections):
-            connection.leave()
+            connection.end_after_answer()
         if busy := self._running_tasks():
             await asyncio.wait(busy, timeout=within)
         # Handlers are cancelled before their connections are cut, so that they can tell their callers.
-        left = self._running_tasks()
-        for task in left:
+        unfinished = self._running_tasks()
+        for task in unfinished:
             task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=LAST_WORDS)
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=LAST_WORDS)
         for connection in tuple(self._connections):
             connection.abort()
-        if left:
-            await asyncio.wait(left)
+        if unfinished:
+            await asyncio.wait(unfinished)
         await self._end_handshakes()
         await self._shared.close()
         if self._timer is not None:
@@ -242,7 +242,7 @@ class Listener(ListenerContext):
 
     # What connections call.
 
-    def made(self, connection: CallerConnection) -> bool:
+    def add_connection(self, connection: CallerConnection) -> bool:
         """Add an open connection; return whether there is room for it."""
         if self._is_shut or not self._limits.enter(connection, connection.address):
             return False
@@ -251,7 +251,7 @@ class Listener(ListenerContext):
             self._check_connections(asyncio.get_running_loop())
         return True
 
-    def lost(self, connection: CallerConnection) -> None:
+    def remove_connection(self, connection: CallerConnection) -> None:
         """Remove a closed connection."""
         self._connections.pop(connection, None)
         self._limits.leave(connection, connection.address)
@@ -262,10 +262,10 @@ class Listener(ListenerContext):
         """Return the factory of connection protocols; the first call sets up the server."""
         if self._server is None:
             await self._runner.setup()
-            made = cast("web.Server", self._runner.server)
+            server = cast("web.Server", self._runner.server)
             self._server = web.Server(
-                partial(_handle_request, made.request_handler),
-                request_factory=partial(_make_request, made.request_factory),
+                partial(_handle_request, server.request_handler),
+                request_factory=partial(_make_request, server.request_factory),
                 handler_cancellation=True,
             )
         calls = self._calls
@@ -279,12 +279,12 @@ class Listener(ListenerContext):
                 await server.cancel_pending()
 
     def _running_tasks(self) -> list[asyncio.Task[Any]]:
-        return [found.task for found in self._connections if found.task is not None]
+        return [connection.task for connection in self._connections if connection.task is not None]
 
     def _check_connections(self, loop: asyncio.AbstractEventLoop) -> None:
         self.now = loop.time()
         for connection in tuple(self._connections):
-            connection.look(self.now)
+            connection.check_timeouts(self.now)
         # A listener without connections has no timer.
         self._timer = (
             loop.call_later(_GRAIN, self._check_connections, loop) if self._connections else None
@@ -303,18 +303,18 @@ def connection_of(request: web.BaseRequest) -> CallerConnection:
 
 
 def _make_request(
-    make: Callable[..., web.BaseRequest], said: RawRequestMessage, *more: Any
+    make: Callable[..., web.BaseRequest], message: RawRequestMessage, *more: Any
 ) -> web.BaseRequest:
-    expects = said.headers.get("expect", "").lower() == CONTINUE
+    expects = message.headers.get("expect", "").lower() == CONTINUE
     if expects:
         # aiohttp would send `100 Continue` at once where no route matches; here the reader of the body sends it.
-        headers = said.headers.copy()
+        headers = message.headers.copy()
         del headers["expect"]
-        said = said._replace(headers=type(said.headers)(headers))
-    request = make(said, *more)
+        message = message._replace(headers=type(message.headers)(headers))
+    request = make(message, *more)
     if expects:
         request[EXPECTS] = True
-    connection_of(request).begin(request)
+    connection_of(request).begin_request(request)
     return request
 
 
@@ -332,7 +332,7 @@ async def _handle_request(
     try:
         return await handler(request)
     finally:
-        connection.answered()
+        connection.note_answered()
 
 
 async def _add_fixed_headers(
@@ -363,16 +363,16 @@ async def serve(
 
 
 def trust_known_nodes(
-    tls: SSLContext, known: KnownPeers, *, at_most: int
+    tls: SSLContext, peers: KnownPeers, *, at_most: int
 ) -> Callable[[Iterable[PeerId]], None]:
     """Trust the certificates of all known nodes, and return a listener that does so for nodes that change."""
     met: set[bytes] = set()
 
     def meet(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
-            reach = known.catalog.reach_of(node)
-            shown = reach.certificate if reach else b""
-            if not shown or shown in met or not _belongs(shown, node):
+            reach = peers.catalog.reach_of(node)
+            certificate = reach.certificate if reach else b""
+            if not certificate or certificate in met or not _belongs(certificate, node):
                 continue
             # A context cannot drop a certificate, so those of nodes evicted from the registry still count here.
             if len(met) >= at_most:
@@ -380,10 +380,10 @@ def trust_known_nodes(
                     "%d certificates are trusted already; %s is not admitted", at_most, node
                 )
                 continue
-            met.add(shown)
-            trust(tls, shown)
+            met.add(certificate)
+            trust(tls, certificate)
 
-    meet(known.catalog.held)
+    meet(peers.catalog.held)
     return meet
 
 

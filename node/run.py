@@ -78,9 +78,9 @@ def run(
     `grant` is the grant that it shows to nodes that require one.
     """
     settings = fit_connections(settings, raise_limit())
-    given = NodeInputs(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
+    inputs = NodeInputs(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
     try:
-        uvloop.run(_run_node(given, ready))
+        uvloop.run(_run_node(inputs, ready))
     except (RegistryError, OSError, ValueError) as error:
         advice = ""
         if isinstance(error, StoreUnavailable):
@@ -91,9 +91,9 @@ def run(
     return 0
 
 
-async def _run_node(given: NodeInputs, ready: Callable[[str], None]) -> None:
+async def _run_node(inputs: NodeInputs, ready: Callable[[str], None]) -> None:
     signals = Signals()
-    settings = given.settings
+    settings = inputs.settings
     async with AsyncExitStack() as closing:
         faces, links = _bind(settings, closing)
         certificate = configured_certificate(settings)
@@ -102,11 +102,11 @@ async def _run_node(given: NodeInputs, ready: Callable[[str], None]) -> None:
             link=str(listening_address(links[0])),
             secured=certificate is not None,
         )
-        parts = await assemble(given, listening, closing)
+        parts = await assemble(inputs, listening, closing)
         registry = parts.registry
-        context = _context(given, parts, listening)
-        others = await _open_link(context, given.identity, links[0], closing)
-        reach = await _enter_mesh(given, parts, listening_address(links[0]), closing)
+        context = _context(inputs, parts, listening)
+        link = await _open_link(context, inputs.identity, links[0], closing)
+        reach = await _enter_mesh(inputs, parts, listening_address(links[0]), closing)
         counts = parts.metrics.connections
         public = await serve(
             public_app(context), faces[0], closing, settings.web, counts, certificate=certificate
@@ -120,7 +120,7 @@ async def _run_node(given: NodeInputs, ready: Callable[[str], None]) -> None:
             from node.processes.first import helpers_of  # noqa: PLC0415
 
             posts = zip(faces[1:], links[1:], strict=True)
-            helpers = helpers_of(given, parts, context, posts, (public, others), sync)
+            helpers = helpers_of(inputs, parts, context, posts, (public, link), sync)
         async with asyncio.TaskGroup() as group:
             beside = _background(context, parts.measured, reach, certificate)
             if helpers or parts.counters:
@@ -130,45 +130,45 @@ async def _run_node(given: NodeInputs, ready: Callable[[str], None]) -> None:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
             memory.configure_collector()
-            also = "".join(f" {name}={place}" for name, place in rpcs.items())
+            also = "".join(f" {name}={address}" for name, address in rpcs.items())
             ready(f"ready http={listening.url} p2p={registry.mesh.addresses()[0]}{also}")
             _log_surfaces(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
-                own, listen = registry.mesh.addresses(), settings.mesh.listen
-                log.info("%s", invitation(own, listen=listen, private=private))
+                addresses, listen = registry.mesh.addresses(), settings.mesh.listen
+                log.info("%s", invitation(addresses, listen=listen, private=private))
             await signals.first.wait()
             await _announce_drain(context, signals.second, settings.node.drain_timeout)
             # A proxy in front would open connections for ever, and requests in flight at the end of the drain would be cut off.
             leaving.set()
-            await public.retire()
+            await public.stop_accepting()
             if helpers:
-                helpers.retire()
+                helpers.stop_accepting()
             await _drain(context, signals.second, settings.node.drain_timeout)
             if helpers:
-                await asyncio.gather(helpers.leave(), public.close())
+                await asyncio.gather(helpers.stop(), public.close())
             for task in work:
                 task.cancel()
 
 
 async def _enter_mesh(
-    given: NodeInputs, parts: NodeParts, link: HostPort, closing: AsyncExitStack
+    inputs: NodeInputs, parts: NodeParts, link: HostPort, closing: AsyncExitStack
 ) -> Callable[[], Reach]:
     """Start the registry and publish this node; return what tells where other nodes reach it."""
     registry = parts.registry
     # Restored before any address is dialled: a configured one may have been removed.
     await parts.bootstrap.restore()
-    own = local_address(link)
-    await registry.start(partial(serve_pipe, host=own.host, port=own.port))
+    local = local_address(link)
+    await registry.start(partial(serve_pipe, host=local.host, port=local.port))
     closing.push_async_callback(registry.stop)
-    reach = partial(_reach, registry, certificate_of(given.identity), link)
-    await registry.introduce(
+    reach = partial(_reach, registry, certificate_of(inputs.identity), link)
+    await registry.publish_first_record(
         services=parts.agent.workers.services(),
         reach=reach(),
         agent=f"modelvine/{__version__}",
-        name=given.settings.node.name or host_name(),
+        name=inputs.settings.node.name or host_name(),
     )
-    closing.push_async_callback(registry.stand, Standing.LEFT)
+    closing.push_async_callback(registry.set_standing, Standing.LEFT)
     return reach
 
 
@@ -179,8 +179,8 @@ def _bind(
     count = settings.node.workers
     http = bind(host_port(settings.node.http), "node.http (--http)", count=count)
     faces = [*map(closing.enter_context, http)]
-    named = "node.link (--link)" if settings.node.link else "mesh.listen (--listen)"
-    link = bind(_link_address(settings), named, count=count)
+    setting = "node.link (--link)" if settings.node.link else "mesh.listen (--listen)"
+    link = bind(_link_address(settings), setting, count=count)
     return faces, [*map(closing.enter_context, link)]
 
 
@@ -211,7 +211,7 @@ def _background(
         "memory": memory.release_forever,
         "refusals": partial(
             Refusals().watch,
-            lambda: {**registry.counted(), **context.aggregate.connections().events},
+            lambda: {**registry.event_counts(), **context.aggregate.connections().events},
             time.monotonic,
         ),
     }
@@ -220,10 +220,10 @@ def _background(
 def _log_surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> None:
     if not is_compiled():
         log.info("%s", SLOWER)
-    found = surfaces(settings, listening, mesh)
-    for surface in found:
+    all_surfaces = surfaces(settings, listening, mesh)
+    for surface in all_surfaces:
         log.info("surface: %s", surface)
-    if warning := exposure_warning(found):
+    if warning := exposure_warning(all_surfaces):
         log.warning("%s", warning)
 
 
@@ -242,27 +242,27 @@ def _queues(context: Context) -> QueueSamples:
     return QueueSamples(
         context.usage_log.history,
         context.metrics.recent,
-        own=context.peer,
+        own_peer=context.peer,
         busy=context.aggregate,
         reports=context.router.reports,
         now=time.monotonic,
     )
 
 
-def _context(given: NodeInputs, parts: NodeParts, listening: Listening) -> Context:
+def _context(inputs: NodeInputs, parts: NodeParts, listening: Listening) -> Context:
     loop_lag = LoopLag()
     aggregate = Aggregate(parts.router, parts.metrics, loop_lag, logs.recent())
     return Context(
-        peer=given.identity.peer,
-        settings=given.settings,
+        peer=inputs.identity.peer,
+        settings=inputs.settings,
         registry=parts.registry,
         router=parts.router,
         agent=parts.agent,
         keys=parts.keys,
         inspection=Inspection(parts.agent, parts.router, time.monotonic),
-        access=make_access(given, parts.keys),
+        access=make_access(inputs, parts.keys),
         quotas=Quotas(
-            given.outside.now, given.outside.wall, limits_of_addresses(given.settings.web)
+            inputs.outside.now, inputs.outside.wall, limits_of_addresses(inputs.settings.web)
         ),
         usage=parts.usage.book,
         usage_log=parts.usage,
@@ -280,7 +280,7 @@ def _context(given: NodeInputs, parts: NodeParts, listening: Listening) -> Conte
         bootstrap=parts.bootstrap,
         host=Host(),
         listening=listening,
-        swarm_key=given.swarm_key or "",
+        swarm_key=inputs.swarm_key or "",
         started=time.monotonic(),
     )
 
@@ -290,8 +290,8 @@ async def _open_link(
 ) -> Listener:
     tls = server_context(identity)
     registry = context.registry
-    most = TRUSTED_PER_NODE * context.settings.registry.max_nodes
-    registry.on_change(trust_known_nodes(tls, registry, at_most=most))
+    limit = TRUSTED_PER_NODE * context.settings.registry.max_nodes
+    registry.on_change(trust_known_nodes(tls, registry, at_most=limit))
     settings, counts = context.settings.web, context.metrics.connections
     return await serve(
         link_app(context, registry.replica, context.keys, own_link_routes(context)),
@@ -305,18 +305,18 @@ async def _open_link(
 
 async def _announce_address_changes(registry: Registry, reach: Callable[[], Reach]) -> None:
     """Announce changes of the node's own addresses, as after a change of network or a restart of the mesh."""
-    told = registry.own.reach
+    announced = registry.own_record.reach
     while True:
         await asyncio.sleep(_REACH_CHECK)
-        if registry.mesh.running() and (now := reach()) != told:
-            told = now
-            await registry.readdress(now)
+        if registry.mesh.is_running() and (now := reach()) != announced:
+            announced = now
+            await registry.change_addresses(now)
 
 
 async def _announce_drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
     """Tell other nodes to go elsewhere, and serve for a moment more, for at most `patience` seconds."""
     log.info("draining: %d requests in flight", context.aggregate.in_flight())
-    await context.registry.stand(Standing.DRAINING)
+    await context.registry.set_standing(Standing.DRAINING)
     # Requests that were already sent still arrive, and keep-alive connections are told to close with their next answer.
     with suppress(TimeoutError):
         await asyncio.wait_for(hurry.wait(), min(_FAREWELL, patience))
@@ -325,13 +325,13 @@ async def _announce_drain(context: Context, hurry: asyncio.Event, patience: floa
 async def _drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
     """Let requests in flight finish, for at most `patience` seconds."""
     aggregate = context.aggregate
-    rest = 0
+    polls_left = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             # Polled: the counter is on the path of every request, and an event there would cost every request.
-            while not hurry.is_set() and ((busy := await aggregate.at_work()) or rest):
+            while not hurry.is_set() and ((busy := await aggregate.at_work()) or polls_left):
                 # Callers may send one more request over a connection whose answer began before the drain.
-                rest = _REST_POLLS if busy else rest - 1
+                polls_left = _REST_POLLS if busy else polls_left - 1
                 await asyncio.sleep(_DRAIN_POLL)
-    if left := aggregate.in_flight():
-        log.warning("stopping with %d requests unfinished", left)
+    if unfinished := aggregate.in_flight():
+        log.warning("stopping with %d requests unfinished", unfinished)

@@ -47,13 +47,13 @@ LOCK_FILE = "node.lock"
 def hold_data_dir_lock(data_dir: Path) -> Iterator[None]:
     """Hold the lock of a data directory; raise `CommandFailed` if another process holds it."""
     path = data_dir / LOCK_FILE
-    taken = (
+    message = (
         f"another node already runs with the data directory {data_dir}: "
         "stop it, or set another directory with --data-dir DIR"
     )
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(hold_file_lock(path, taken))
+            stack.enter_context(hold_file_lock(path, message))
         except OSError as error:
             raise CommandFailed(
                 f"{secret_files.unwritable(path, error)}; set another with --data-dir DIR"
@@ -62,8 +62,8 @@ def hold_data_dir_lock(data_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def hold_file_lock(path: Path, taken: str) -> Iterator[None]:
-    """Hold the lock of a file, created if absent; raise `CommandFailed` with `taken` if another process holds it, or `OSError`.
+def hold_file_lock(path: Path, message: str) -> Iterator[None]:
+    """Hold the lock of a file, created if absent; raise `CommandFailed` with `message` if another process holds it, or `OSError`.
 
     The kernel releases the lock when the process ends, however it ends, so there is no stale lock.
     """
@@ -72,7 +72,7 @@ def hold_file_lock(path: Path, taken: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CommandFailed(taken) from error
+            raise CommandFailed(message) from error
         yield
     finally:
         os.close(descriptor)

@@ -29,19 +29,19 @@ class Certificate:
         """Reload the certificate whenever its files have changed, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
-            self.look()
+            self.reload_if_changed()
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Reload the certificate if its files have changed; keep the old one if the new files cannot be used."""
-        seen = _stamp_or_nothing(self._files)
-        if seen == self._stamp:
+        stamp = _stamp_or_nothing(self._files)
+        if stamp == self._stamp:
             return
         try:
             self._stamp = self._load()
         except OSError as error:
             log.warning("keeping the old certificate: %s", error)
             # Logged once; the files are read again after their next change.
-            self._stamp = seen
+            self._stamp = stamp
         else:
             log.info("new connections use the new certificate")
 
@@ -55,9 +55,9 @@ class Certificate:
             try:
                 context.load_cert_chain(chain, key, password=lambda: b"")
             except ssl.SSLError as error:
-                why = error.reason or "an error of OpenSSL"
+                reason = error.reason or "an error of OpenSSL"
                 raise OSError(
-                    f"{chain} and {key} are not a certificate and its key, both in PEM and without a password: {why}"
+                    f"{chain} and {key} are not a certificate and its key, both in PEM and without a password: {reason}"
                 ) from error
         return stamp
 
@@ -70,14 +70,14 @@ def configured_certificate(settings: Settings) -> Certificate | None:
 
 
 def _stamp(files: tuple[Path, Path]) -> _Stamp:
-    found = []
+    stamps = []
     for file in files:
         try:
             status = file.stat()
         except OSError as error:
             raise OSError(f"{file} cannot be read: {error.strerror}") from error
-        found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+        stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamps)
 
 
 def _stamp_or_nothing(files: tuple[Path, Path]) -> _Stamp:

@@ -21,7 +21,7 @@ LATELY = 2.0
 class LinkActivity(Protocol):
     """The links to other nodes."""
 
-    def hears(self, peer: PeerId, within: float) -> bool:
+    def has_heard(self, peer: PeerId, within: float) -> bool:
         """Return whether bytes came over a connection to a peer within the last seconds."""
 
 
@@ -70,16 +70,16 @@ class NodeWorld:
 
     def absence_of(self, node: PeerId) -> float:
         """Return for how many seconds a node has not been heard; infinite for an unknown node."""
-        pulse = self._replica.pulses().get(node)
-        return math.inf if pulse is None else pulse.seconds_silent(self._now())
+        health = self._replica.member_health().get(node)
+        return math.inf if health is None else health.seconds_silent(self._now())
 
     def is_silent(self, node: PeerId) -> bool:
         """Return whether a node left this node's probe unanswered, and has not answered since, nor sent anything lately."""
-        return self._registry.silent(node) and not self._links.hears(node, LATELY)
+        return self._registry.is_silent(node) and not self._links.has_heard(node, LATELY)
 
     def request_probe(self, node: PeerId) -> None:
         """Have the registry probe a node."""
-        self._registry.look(node)
+        self._registry.request_probe(node)
 
     def observe(self, outcome: Outcome) -> None:
         """Pass the outcome of an attempt to the metrics and the registry."""
@@ -88,11 +88,11 @@ class NodeWorld:
         # The outcome at a worker of this node tells the registry nothing.
         if candidate.worker is not None:
             return
-        node, shown = candidate.node, outcome.shows
+        node, evidence = candidate.node, outcome.evidence
         # A busy node gives the same evidence a thousand times a second.
-        known = shown is Evidence.ANSWERED and self._replica.is_healthy(node, self._now())
-        if shown is not None and not known:
-            self._registry.observe(node, shown)
+        is_known = evidence is Evidence.ANSWERED and self._replica.is_healthy(node, self._now())
+        if evidence is not None and not is_known:
+            self._registry.observe(node, evidence)
         # The node's newest record has not arrived yet, or was lost.
-        if outcome.error is not None and outcome.stale:
-            self._registry.refresh(node)
+        if outcome.error is not None and outcome.is_stale:
+            self._registry.refresh_record(node)

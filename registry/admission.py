@@ -41,7 +41,7 @@ class Penalties:
         """Count an offence; return whether it bars the peer from now on."""
         if self.is_barred(peer, now) or self._offences.allows(peer, now, cost=weight):
             return False
-        put_newest(self._barred, peer, now + BARRED_SECONDS, most=MAX_BUCKETS)
+        put_newest(self._barred, peer, now + BARRED_SECONDS, limit=MAX_BUCKETS)
         return True
 
     def is_barred(self, peer: PeerId, now: float) -> bool:
@@ -70,7 +70,7 @@ class Admission:
         self._counters["kept_out"] += not admitted
         return admitted
 
-    def require(self, asker: PeerId) -> None:
+    def require_admitted(self, asker: PeerId) -> None:
         """Raise `LimitReached` unless a peer may ask a question now."""
         if not self.admits(asker):
             raise LimitReached(f"{asker} is not admitted here")

@@ -6,9 +6,9 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def put_newest(held: dict[Key, Value], key: Key, value: Value, *, most: int) -> None:
-    """Put an entry last, even if its key is there already; if there are `most` others, evict the first."""
-    held.pop(key, None)
-    if len(held) >= most:
-        del held[next(iter(held))]
-    held[key] = value
+def put_newest(mapping: dict[Key, Value], key: Key, value: Value, *, limit: int) -> None:
+    """Put an entry last, even if its key is there already; if there are `limit` others, evict the first."""
+    mapping.pop(key, None)
+    if len(mapping) >= limit:
+        del mapping[next(iter(mapping))]
+    mapping[key] = value

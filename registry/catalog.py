@@ -23,19 +23,19 @@ Part = TypeVar("Part", bound=dict[Any, Any])
 
 
 class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
-    """An immutable map. `place` returns the index of a key's part in `parts`; `make` copies a part that is to change."""
+    """An immutable map. `index_of` returns the index of a key's part in `parts`; `make` copies a part that is to change."""
 
     __slots__ = ("_make", "_place", "_size", "parts")
 
     def __init__(
         self,
         parts: tuple[Part, ...],
-        place: Callable[[Key], int],
+        index_of: Callable[[Key], int],
         make: Callable[[Part], Part],
         size: int | None = None,
     ) -> None:
         self.parts = parts
-        self._place = place
+        self._place = index_of
         self._make = make
         self._size = sum(map(len, parts)) if size is None else size
 
@@ -59,19 +59,19 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
     def __len__(self) -> int:
         return self._size
 
-    def changed(
+    def with_changes(
         self, put: Mapping[Key, Value], drop: Iterable[Key] = ()
     ) -> "PersistentMap[Key, Value, Part]":
         """Return a map with the entries of `put`, and without the keys of `drop`, which may be missing already."""
-        place, make, parts, size = self._place, self._make, list(self.parts), self._size
+        index_of, make, parts, size = self._place, self._make, list(self.parts), self._size
         fresh: dict[int, Part] = {}
         for key in drop:
-            number = place(key)
+            number = index_of(key)
             if (part := fresh.get(number)) is None:
                 part = fresh[number] = make(parts[number])
             part.pop(key, None)
         for key, value in put.items():
-            number = place(key)
+            number = index_of(key)
             if (part := fresh.get(number)) is None:
                 part = fresh[number] = make(parts[number])
             part[key] = value
@@ -80,7 +80,7 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
         for number, part in fresh.items():
             size += len(part) - len(parts[number])
             parts[number] = part
-        return PersistentMap(tuple(parts), place, make, size)
+        return PersistentMap(tuple(parts), index_of, make, size)
 
 
 _DIGEST_MODULUS = 1 << 256
@@ -169,14 +169,14 @@ class Catalog:
 
     def reach_of(self, node: PeerId) -> Reach | None:
         """Return the addresses in a node's record, `None` for an unknown node."""
-        held = self.held.get(node)
-        return held.record.reach if held else None
+        signed = self.held.get(node)
+        return signed.record.reach if signed else None
 
-    def called(self, text: str) -> tuple[Record, ...]:
+    def find_records(self, text: str) -> tuple[Record, ...]:
         """Return the nodes that a person may mean by `text`: a node id, else the beginning of one, else a node's name."""
-        whole = self.held.get(PeerId(text))
-        if whole is not None or not text:
-            return (whole.record,) if whole else ()
+        exact = self.held.get(PeerId(text))
+        if exact is not None or not text:
+            return (exact.record,) if exact else ()
         # All ids begin with `ID_HEAD`, which alone identifies none.
         begins = len(text) > len(ID_HEAD) and text.startswith(ID_HEAD)
         return tuple(
@@ -190,8 +190,8 @@ class Catalog:
         news: dict[PeerId, Signed] = {}
         for signed in incoming:
             node = signed.record.node
-            known = news.get(node) or self.held.get(node)
-            if known is None or newer(known, signed).frame != known.frame:
+            current = news.get(node) or self.held.get(node)
+            if current is None or newer(current, signed).frame != current.frame:
                 news[node] = signed
         if not news:
             return self
@@ -202,23 +202,23 @@ class Catalog:
             self._reindex(offers, node, _services_of(before), _services_of(signed))
         return replace(
             self,
-            held=self.held.changed(news),
+            held=self.held.with_changes(news),
             offers=self._with_offers(offers),
             total=total % _DIGEST_MODULUS,
         )
 
     def without(self, node: PeerId) -> "Catalog":
         """Return a catalog without a node, to make room under a limit; merging alone never forgets."""
-        gone = self.held.get(node)
-        if gone is None:
+        signed = self.held.get(node)
+        if signed is None:
             return self
         offers: dict[str, tuple[Offer, ...]] = {}
-        self._reindex(offers, node, _services_of(gone), frozenset())
+        self._reindex(offers, node, _services_of(signed), frozenset())
         return replace(
             self,
-            held=self.held.changed({}, drop=[node]),
+            held=self.held.with_changes({}, drop=[node]),
             offers=self._with_offers(offers),
-            total=(self.total - _weight(gone)) % _DIGEST_MODULUS,
+            total=(self.total - _weight(signed)) % _DIGEST_MODULUS,
         )
 
     def _reindex(
@@ -231,19 +231,19 @@ class Catalog:
         """Set in `offers` the new offers of every name that changes with a node's services."""
         # Each name once: a record may serve one model by thousands of replicas.
         names = {name for service in before ^ after for name in names_of(service)}
-        own: dict[str, list[Offer]] = {}
+        added: dict[str, list[Offer]] = {}
         for service in after:
             offer = Offer(node, service)
             for name in names_of(service):
-                own.setdefault(name, []).append(offer)
+                added.setdefault(name, []).append(offer)
         for name in names:
-            known = offers.get(name)
-            known = self.offers.get(name, ()) if known is None else known
-            offers[name] = (*(o for o in known if o.node != node), *own.get(name, ()))
+            current = offers.get(name)
+            current = self.offers.get(name, ()) if current is None else current
+            offers[name] = (*(o for o in current if o.node != node), *added.get(name, ()))
 
     def _with_offers(self, offers: Mapping[str, tuple[Offer, ...]]) -> _Offers:
-        some = {name: found for name, found in offers.items() if found}
-        return self.offers.changed(some, drop=offers.keys() - some.keys())
+        some = {name: listed for name, listed in offers.items() if listed}
+        return self.offers.with_changes(some, drop=offers.keys() - some.keys())
 
 
 def _weight(signed: Signed) -> int:

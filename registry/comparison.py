@@ -61,14 +61,14 @@ class Comparison:
         self._fetches = RateLimit(rate=FETCHES_PER_SECOND, burst=FETCHES_AT_ONCE)
         self._reading = asyncio.Lock()
 
-    def want(self, peer: PeerId) -> None:
+    def schedule(self, peer: PeerId) -> None:
         """Compare with a peer soon."""
         # A full queue means that comparisons are under way already; one of them will do.
         if peer not in self._queued and not self._queue.full():
             self._queued.add(peer)
             self._queue.put_nowait(peer)
 
-    def fetch(self, node: PeerId, claimed: Version) -> None:
+    def fetch_record(self, node: PeerId, claimed: Version) -> None:
         """Fetch a record that a node claims to have published; a flood of claims causes a few comparisons a second."""
         connected = node in self._peers()
         if self._fetches.allows(node if connected else _ANYONE, self._now()):
@@ -77,7 +77,7 @@ class Comparison:
             if connected and node in self._queued:
                 self._claims[node] = claimed
 
-    def refresh(self, node: PeerId) -> None:
+    def refresh_record(self, node: PeerId) -> None:
         """Fetch a node's record because a request found our copy outdated, at most once a second for each node."""
         if self._refreshed.allows(node, self._now()):
             self._schedule_for(node)
@@ -86,9 +86,9 @@ class Comparison:
         """Compare with the node itself if it is connected, otherwise with a random peer."""
         connected = self._peers()
         if node in connected:
-            self.want(node)
+            self.schedule(node)
         elif connected:
-            self.want(connected[int(self._random() * len(connected))])
+            self.schedule(connected[int(self._random() * len(connected))])
 
     def _peers(self) -> list[PeerId]:
         return [connection.peer for connection in self._mesh.connections()]
@@ -107,7 +107,7 @@ class Comparison:
             peers = self._mesh.connections()
             # Probes compare too, so a comparison may have been made already.
             if peers and self._counters["syncs"] == before:
-                self.want(peers[int(self._random() * len(peers))].peer)
+                self.schedule(peers[int(self._random() * len(peers))].peer)
 
     async def _compare_queued(self) -> None:
         while True:
@@ -128,12 +128,12 @@ class Comparison:
                 self._counters["syncs"] += 1
 
     def _check_claim(self, peer: PeerId, claimed: Version | None) -> None:
-        held = self._replica.catalog.held.get(peer)
+        signed = self._replica.catalog.held.get(peer)
         # Without a place for the record the claim cannot be checked.
-        unplaced = held is None and not self._replica.room(None, self._now())
+        unplaced = signed is None and not self._replica.room_for_strangers(None, self._now())
         if claimed is None or unplaced:
             return
-        if held is None or held.record.version < claimed:
+        if signed is None or signed.record.version < claimed:
             raise InvalidFrame("it does not have the version that it claims")
 
     async def _compare(self, peer: PeerId) -> None:
@@ -141,10 +141,10 @@ class Comparison:
         step = next(exchange)
         while True:
             await self._performer.perform(step.effects)
-            timeout, asked = self._settings.ask_timeout, self._now()
+            timeout, asked_at = self._settings.ask_timeout, self._now()
             reply = await self._mesh.ask(peer, step.question, timeout=timeout)
-            seen = self._replica.observe(peer, Evidence.ANSWERED, self._now(), asked=asked)
-            await self._performer.perform(seen)
+            effects = self._replica.observe(peer, Evidence.ANSWERED, self._now(), asked_at=asked_at)
+            await self._performer.perform(effects)
             # One at a time, and the event loop runs in between: reading a long listing takes some 15 ms.
             async with self._reading:
                 await asyncio.sleep(0)

@@ -43,27 +43,29 @@ class DirectDial:
         """Look until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
-            await self.look()
+            await self.dial_due()
 
-    async def look(self) -> None:
+    async def dial_due(self) -> None:
         """Dial the addresses that relayed peers publish, each after the pause that follows its last failure.
 
         Peers take turns, those first that were dialled longest ago: one that publishes ever new addresses delays no other.
         """
         now, relayed = self._now(), self._direct_addresses()
-        self._dialled = {peer: at for peer, at in self._dialled.items() if peer in relayed}
-        waiting = sorted(relayed, key=lambda peer: self._dialled.get(peer, -inf))
-        due = [[(p, a) for a in relayed[p] if self._silent.is_due(a, now)] for p in waiting]
+        self._dialled = {
+            peer: dialled_at for peer, dialled_at in self._dialled.items() if peer in relayed
+        }
+        peers = sorted(relayed, key=lambda peer: self._dialled.get(peer, -inf))
+        due = [[(p, a) for a in relayed[p] if self._silent.is_due(a, now)] for p in peers]
         async with asyncio.TaskGroup() as dials:
-            turns = (one for turn in zip_longest(*due) for one in turn if one is not None)
-            for peer, address in islice(turns, AT_ONCE):
+            targets = (target for row in zip_longest(*due) for target in row if target is not None)
+            for peer, address in islice(targets, AT_ONCE):
                 self._dialled[peer] = now
                 dials.create_task(self._dial(address))
 
     def _direct_addresses(self) -> dict[PeerId, list[str]]:
         """Return the addresses that each relayed peer publishes."""
         held = self._replica.catalog.held
-        together = dialable.is_local_only(self._replica.own.reach)
+        together = dialable.is_local_only(self._replica.own_record.reach)
         return {
             connection.peer: [
                 *dialable.direct_addresses(signed.record.reach, connection.peer, together=together)[
@@ -79,6 +81,6 @@ class DirectDial:
             async with asyncio.timeout(DIAL_WITHIN):
                 await self._mesh.connect(address, timeout=DIAL_WITHIN)
         except (MeshError, TimeoutError):
-            self._silent.failed(address, self._now())
+            self._silent.note_failure(address, self._now())
         else:
             self._silent.forget(address)

@@ -116,7 +116,7 @@ class RecordsKeptOut:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Probe this node: perform the steps of `Membership.round`, then call `Membership.ended`."""
+    """Probe this node: perform the steps of `Membership.probe_round`, then call `Membership.end_probe`."""
 
     node: PeerId
 

@@ -39,12 +39,12 @@ class LimitReached(RegistryError):
 class StoreUnavailable(RegistryError):
     """The store did not complete the operation within its timeout.
 
-    `told` is what callers may learn: the reason, without the store's location, which is in the message for the operator.
+    `public_reason` is what callers may learn: the reason, without the store's location, which is in the message for the operator.
     """
 
-    def __init__(self, message: str, *, told: str = "the store does not work") -> None:
+    def __init__(self, message: str, *, public_reason: str = "the store does not work") -> None:
         super().__init__(message)
-        self.told = told
+        self.public_reason = public_reason
 
 
 class MeshError(RegistryError):
@@ -63,7 +63,7 @@ class ProtocolViolation(PeerUnreachable):
     """A peer violated the protocol of its stream; the stream is closed."""
 
 
-def listen_error_text(place: str, setting: str, error: OSError) -> str:
+def listen_error_text(address: str, setting: str, error: OSError) -> str:
     """Return why this program cannot listen on a place, and what to do; `setting` names it as operators write it."""
     match error.errno:
         case errno.EADDRINUSE:
@@ -74,5 +74,5 @@ def listen_error_text(place: str, setting: str, error: OSError) -> str:
             advice = f"this user may not: use a port from 1024 with {setting}"
         case _:
             advice = f"see {setting}"
-    why = os.strerror(error.errno) if error.errno else str(error)
-    return f"cannot listen on {place}: {why}; {advice}"
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return f"cannot listen on {address}: {reason}; {advice}"

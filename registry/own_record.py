@@ -57,10 +57,10 @@ class _RepeatTimer:
     def due(self, rarity: float) -> float:
         return min(self.sooner, self.last + self.period * self.spread * rarity)
 
-    def hasten(self, at: float) -> None:
-        self.sooner = min(self.sooner, at)
+    def hasten(self, due_at: float) -> None:
+        self.sooner = min(self.sooner, due_at)
 
-    def taken(self, now: float, jitter: float) -> None:
+    def note_sent(self, now: float, jitter: float) -> None:
         # Between 0.75 and 1.25 of the period, so that nodes which started together drift apart.
         self.last, self.spread, self.sooner = now, 0.75 + 0.5 * jitter, _FOREVER
 
@@ -112,19 +112,19 @@ class OwnRecord:
         """Return our record with these changes; `None` changes nothing. Raise `LimitReached` when it does not fit."""
         draft = self.own
         if services is not None:
-            self.fits(services)
+            self.require_fit(services)
             draft = replace(draft, services=tuple(services))
         if reach is not None:
             # A machine with many interfaces has more addresses than a record carries; the first are kept.
-            most = wire.MAX_ADDRESSES
+            limit = wire.MAX_ADDRESSES
             draft = replace(
-                draft, reach=replace(reach, mesh=reach.mesh[:most], links=reach.links[:most])
+                draft, reach=replace(reach, mesh=reach.mesh[:limit], links=reach.links[:limit])
             )
         if revoked is not None:
             draft = replace(draft, revoked=tuple(revoked))
         return draft if standing is None else replace(draft, standing=standing)
 
-    def fits(self, services: Sequence[Service]) -> None:
+    def require_fit(self, services: Sequence[Service]) -> None:
         """Raise `LimitReached` unless a record of these services could be announced."""
         if len(services) > self._settings.max_services:
             raise LimitReached(
@@ -132,7 +132,7 @@ class OwnRecord:
             )
         wire.encode_record(replace(self.own, services=tuple(services)), self._identity)
 
-    def speak(self, draft: Record, now: float) -> Signed:
+    def sign_next_version(self, draft: Record, now: float) -> Signed:
         """Sign the next version; it is published as soon as a burst of changes is over."""
         version = Version(self.own.version.epoch, self.own.version.sequence + 1)
         signed = wire.encode_record(replace(draft, version=version), self._identity)
@@ -168,11 +168,11 @@ class OwnRecord:
         if self.latest_signed is not None:
             self._record_timer.hasten(now)
 
-    def schedule_heartbeat(self, now: float, *, at: float) -> None:
-        """Make a heartbeat due at `at`, because a node doubts or lost this one; not if that happened too often lately."""
+    def schedule_heartbeat(self, now: float, *, due_at: float) -> None:
+        """Make a heartbeat due at `due_at`, because a node doubts or lost this one; not if that happened too often lately."""
         soon = self._heartbeat_timer.due(self._rarity)
-        if at < soon and self._reassurance_limit.allows(self.own.node, now):
-            self._heartbeat_timer.hasten(at)
+        if due_at < soon and self._reassurance_limit.allows(self.own.node, now):
+            self._heartbeat_timer.hasten(due_at)
 
     def publish_doubt(self, about: PeerId, now: float) -> list[Effect]:
         """Publish a doubt about a node that this one cannot reach; nothing beyond the rate limit of doubts."""
@@ -186,16 +186,18 @@ class OwnRecord:
         doubt = Doubt(self.own.node, self.own.version, self._beat, about)
         return [Publish(wire.encode_doubt(doubt, self._identity))]
 
-    def report(
+    def publish_load(
         self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
     ) -> list[Effect]:
         """Publish our load when that is worth a note; not before the record that names the replicas is published."""
         if self.latest_signed is None or self.is_silenced or self._unpublished:
             return []
-        said = self._reporter.rows(busy, now, rarity=rarity)
+        loads = self._reporter.rows_to_report(busy, now, rarity=rarity)
         # A replica that is being unregistered has no place in the record any more.
-        named = enumerate(self.own.services) if said else ()
-        rows = tuple((place, said[service]) for place, service in named if service in said)
+        indexed = enumerate(self.own.services) if loads else ()
+        rows = tuple(
+            (position, loads[service]) for position, service in indexed if service in loads
+        )
         if not rows:
             return []
         self._beat += 1
@@ -206,20 +208,20 @@ class OwnRecord:
         """Publish what is due; `rarity` is the current factor on the periods of repetition and heartbeat."""
         self._rarity = rarity
         effects: list[Effect] = []
-        if now < self.due():
+        if now < self.next_due():
             return effects
         if now >= self._record_timer.due(rarity) and self.latest_signed is not None:
             self._unpublished = False
-            self._record_timer.taken(now, self._jitter())
+            self._record_timer.note_sent(now, self._jitter())
             effects.append(Publish(self.latest_signed.frame))
         if now >= self._heartbeat_timer.due(rarity):
-            self._heartbeat_timer.taken(now, self._jitter())
+            self._heartbeat_timer.note_sent(now, self._jitter())
             self._beat += 1
             note = Heartbeat(self.own.node, self.own.version, self._beat)
             effects.append(Publish(wire.encode_heartbeat(note, self._identity)))
         return effects
 
-    def due(self) -> float:
+    def next_due(self) -> float:
         """Return when `tick` next has something to publish."""
         if self.latest_signed is None or self.is_silenced:
             return _FOREVER

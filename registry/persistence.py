@@ -30,8 +30,8 @@ async def next_epoch(store: Store, wall_clock: float) -> int:
 
     The wall clock only matters when the store was lost: it puts the new epoch above those that the node used before.
     """
-    kept = (await store.read(Space.SELF)).get(EPOCH_KEY, b"0")
-    last = int(kept) if kept.isdigit() and len(kept) < 16 else 0
+    stored = (await store.read(Space.SELF)).get(EPOCH_KEY, b"0")
+    last = int(stored) if stored.isdigit() and len(stored) < 16 else 0
     epoch = max(last + 1, int(wall_clock))
     await store.write(Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
     return epoch
@@ -77,7 +77,7 @@ class Persistence:
         """Write what `source` yields again whenever the store was emptied."""
         self._sources.append(source)
 
-    def note(self, change: Change) -> None:
+    def queue_change(self, change: Change) -> None:
         """Queue a change, which is written soon."""
         self._unsaved[change.space, change.key] = change
 
@@ -91,7 +91,7 @@ class Persistence:
             # Only a store that has just answered is written to, so that changes to undo cannot pile up.
             await self._check()
         for change in changes:
-            self.note(change)
+            self.queue_change(change)
         written = False
         try:
             await self.save()
@@ -99,18 +99,18 @@ class Persistence:
         finally:
             if not written:
                 for change in undo:
-                    self.note(change)
+                    self.queue_change(change)
 
-    def keep(self, effect: Persist | Forget | Remember) -> None:
+    def queue_effect(self, effect: Persist | Forget | Remember) -> None:
         """Queue the changes that an effect asks for."""
         match effect:
             case Persist(signed):
-                self.note(Put(Space.RECORDS, signed.record.node, signed.frame))
+                self.queue_change(Put(Space.RECORDS, signed.record.node, signed.frame))
             case Forget(node):
-                self.note(Delete(Space.RECORDS, node))
-                self.note(Delete(Space.SELF, BEAT_KEY + node))
+                self.queue_change(Delete(Space.RECORDS, node))
+                self.queue_change(Delete(Space.SELF, BEAT_KEY + node))
             case Remember(node, version, beat):
-                self.note(beat_row(node, version, beat))
+                self.queue_change(beat_row(node, version, beat))
 
     async def read(self, space: Space) -> Mapping[str, bytes]:
         """Return the values of one space; none when the store cannot be read."""
@@ -153,17 +153,17 @@ class Persistence:
     async def _check(self) -> None:
         """Check the store; queue everything again when it was emptied. Raise `StoreUnavailable`."""
         try:
-            kept = await self._store.read(self._mark.space)
+            stored = await self._store.read(self._mark.space)
             if self._failure:
                 # A store that can be read cannot always be written: a full disk, a read replica.
                 await self._store.write(self._mark)
         except StoreUnavailable as error:
             self._note_failure(error)
             raise
-        if self._mark.key not in kept:
+        if self._mark.key not in stored:
             log.warning("the store was emptied; writing this node's data again")
             for change in (self._mark, *(c for source in self._sources for c in source())):
-                self.note(change)
+                self.queue_change(change)
         self._note_success()
 
     def _note_success(self) -> None:
@@ -174,19 +174,19 @@ class Persistence:
     def _note_failure(self, error: StoreUnavailable) -> None:
         if not self._failure:
             log.error("the store does not work; the node keeps serving: %s", error)
-        self._failure = error.told
+        self._failure = error.public_reason
 
 
-def rows_of(catalog: Catalog, pulses: Mapping[PeerId, MemberHealth]) -> Iterable[Change]:
+def rows_of(catalog: Catalog, members: Mapping[PeerId, MemberHealth]) -> Iterable[Change]:
     """Yield the rows for what is known of all nodes."""
     yield from (Put(Space.RECORDS, node, signed.frame) for node, signed in catalog.held.items())
-    yield from (beat_row(node, p.version, p.beat) for node, p in pulses.items() if p.beat >= 0)
+    yield from (beat_row(node, p.version, p.beat) for node, p in members.items() if p.beat >= 0)
 
 
 def beat_row(node: PeerId, version: Version, beat: int) -> Put:
     """Return the row for the newest heartbeat of a node."""
-    kept = f"{version.epoch} {version.sequence} {beat}"
-    return Put(Space.SELF, BEAT_KEY + node, kept.encode())
+    value = f"{version.epoch} {version.sequence} {beat}"
+    return Put(Space.SELF, BEAT_KEY + node, value.encode())
 
 
 def beats_in(rows: Mapping[str, bytes]) -> dict[PeerId, tuple[Version, int]]:

@@ -70,7 +70,7 @@ class Prober:
         self._queue: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._vouching = Shares(VOUCHING)
 
-    def want(self, node: PeerId) -> None:
+    def schedule(self, node: PeerId) -> None:
         """Queue a probe of a node; when too many wait, it is dropped, and the replica asks again."""
         if not self._queue.full():
             self._queue.put_nowait(node)
@@ -92,7 +92,7 @@ class Prober:
         if about not in self._connections():
             return b""
         try:
-            with self._vouching.place(peer):
+            with self._vouching.hold_place(peer):
                 return await self._vouch(about, challenge)
         except LimitReached:
             self._counters["questions_refused"] += 1
@@ -113,29 +113,29 @@ class Prober:
     async def _run_round(self, node: PeerId) -> None:
         self._counters["probes"] += 1
         trips = {peer: c.round_trip for peer, c in self._connections().items()}
-        going = self._replica.members.round(node, trips)
+        steps = self._replica.members.probe_round(node, trips)
         found = Found()
         try:
-            step = next(going)
-            while self._mesh.running():
+            step = next(steps)
+            while self._mesh.is_running():
                 match step:
-                    case ProbeStep(own, helpers):
-                        found = await self._attempt(node, own, helpers)
+                    case ProbeStep(own_probe, helpers):
+                        found = await self._attempt(node, own_probe, helpers)
                     case NoteEvidence(evidence):
                         self._counters["probes_failed"] += evidence is Evidence.UNREACHED
                         await self._observe(node, evidence)
                     case CloseConnection():
                         await self._disconnect(node)
-                step = going.send(found)
+                step = steps.send(found)
         except StopIteration:
             pass
         finally:
-            self._replica.members.ended(node, self._now())
+            self._replica.members.end_probe(node, self._now())
 
-    async def _attempt(self, node: PeerId, own: OwnProbe, helpers: Sequence[PeerId]) -> Found:
+    async def _attempt(self, node: PeerId, own_probe: OwnProbe, helpers: Sequence[PeerId]) -> Found:
         async with asyncio.TaskGroup() as group:
             proofs = [group.create_task(self._probe_through(helper, node)) for helper in helpers]
-            match own:
+            match own_probe:
                 case OwnProbe.ASK:
                     reached = await self._probe_directly(node)
                 case OwnProbe.DIAL:
@@ -150,42 +150,42 @@ class Prober:
 
     async def _probe_directly(self, node: PeerId) -> bool:
         question = sync.digest_question(self._replica)
-        asked = self._now()
+        asked_at = self._now()
         try:
             reply = await self._mesh.ask(node, question, timeout=self._answer_timeout(node))
         except MeshError:
             return False
-        await self._observe(node, Evidence.ANSWERED, asked=asked)
+        await self._observe(node, Evidence.ANSWERED, asked_at=asked_at)
         if reply == sync.EQUAL and not self._replica.lacks_hearsay():
             self._counters["syncs"] += 1
         else:
-            self._comparison.want(node)
+            self._comparison.schedule(node)
         return True
 
     async def _probe_through(self, helper: PeerId, node: PeerId) -> bool:
         challenge = secrets.token_bytes(wire.CHALLENGE_BYTES)
         # The helper waits for the node as long as this node would, and this node waits for the helper.
         timeout = 2 * self._answer_timeout(helper)
-        asked = self._now()
+        asked_at = self._now()
         try:
             proof = await self._mesh.ask(helper, VOUCH + challenge + node.encode(), timeout=timeout)
             wire.check_proof(proof, node=node, challenge=challenge)
         except (MeshError, InvalidFrame):
             return False
         await self._performer.perform(
-            self._replica.note_proof(node, helper, self._now(), asked=asked)
+            self._replica.note_proof(node, helper, self._now(), asked_at=asked_at)
         )
         return True
 
     async def _dial(self, node: PeerId) -> bool:
         reach = self._replica.catalog.reach_of(node) or Reach()
-        together = dialable.is_local_only(self._replica.own.reach)
+        together = dialable.is_local_only(self._replica.own_record.reach)
         trips = {peer: c.round_trip for peer, c in self._connections().items()}
         timeout = dial_timeout(self._settings.probe_timeout, trips)
         # One address, as the redial loop tries: a failed dial of a silent machine takes the whole timeout.
-        own = dialable.direct_addresses(reach, node, together=together)
-        own += dialable.relayed_addresses(reach, node, together=together)
-        for address in own[:1]:
+        addresses = dialable.direct_addresses(reach, node, together=together)
+        addresses += dialable.relayed_addresses(reach, node, together=together)
+        for address in addresses[:1]:
             with suppress(MeshError, TimeoutError):
                 # A name may stand for several IP addresses, each with this time limit.
                 async with asyncio.timeout(timeout):
@@ -201,10 +201,10 @@ class Prober:
             log.debug("could not cut the connection to %s: %s", node, error)
 
     async def _observe(
-        self, node: PeerId, evidence: Evidence, *, asked: float | None = None
+        self, node: PeerId, evidence: Evidence, *, asked_at: float | None = None
     ) -> None:
         await self._performer.perform(
-            self._replica.observe(node, evidence, self._now(), asked=asked)
+            self._replica.observe(node, evidence, self._now(), asked_at=asked_at)
         )
 
     def _connections(self) -> dict[PeerId, PeerConnection]:

@@ -52,8 +52,8 @@ def output_names(abilities: int) -> list[str]:
 
 
 @cache
-def _kind_names(found: int) -> tuple[str, ...]:
-    return tuple(str(one.name).partition("_")[0].lower() for one in Ability(found))
+def _kind_names(abilities: int) -> tuple[str, ...]:
+    return tuple(str(ability.name).partition("_")[0].lower() for ability in Ability(abilities))
 
 
 PeerId = NewType("PeerId", str)
@@ -88,7 +88,7 @@ class ModelType(IntEnum):
     AGENTS = 15
 
     @property
-    def shown(self) -> str:
+    def cli_name(self) -> str:
         """The name of the type on the command line."""
         return self.name.lower().replace("_", "-")
 
@@ -99,7 +99,7 @@ SERVICE_TYPES = frozenset(kind for kind in ModelType if kind >= ModelType.BATCH)
 
 def service_type_name(kind: ModelType) -> str:
     """Return the name under which every replica of a type is found; no model can be registered under it."""
-    return f"\t{kind.shown}"
+    return f"\t{kind.cli_name}"
 
 
 def display_name(name: str) -> str:
@@ -140,8 +140,8 @@ class Service(Hashed):
 
     def __post_init__(self) -> None:
         # A request makes a dozen look-ups by replica.
-        told = self.project, self.model, self.cid, self.type, self.context, self.abilities
-        object.__setattr__(self, "_hash", hash(told))
+        key = self.project, self.model, self.cid, self.type, self.context, self.abilities
+        object.__setattr__(self, "_hash", hash(key))
 
     @property
     def key(self) -> Key:
@@ -193,11 +193,11 @@ class Record:
     revoked: tuple[Revocation, ...] = ()
     skipped: tuple[int, ...] = field(default=(), compare=False)
 
-    def service_at(self, place: int) -> Service | None:
+    def service_at(self, position: int) -> Service | None:
         """Return the service at a place of the list as it was signed; `None` if none is known there."""
-        before = bisect_left(self.skipped, place)
-        index = place - before
-        if place in self.skipped[before : before + 1] or index >= len(self.services):
+        before = bisect_left(self.skipped, position)
+        index = position - before
+        if position in self.skipped[before : before + 1] or index >= len(self.services):
             return None
         return self.services[index]
 

@@ -82,7 +82,7 @@ class Replica:
         self.jitter = jitter
         self.access = access_list_of(identity.peer, allow=settings.allow, deny=settings.deny)
         self.newcomers = Newcomers(
-            places=settings.max_nodes,
+            capacity=settings.max_nodes,
             per_second=settings.strangers_per_second,
             heaviest=settings.stranger_services,
         )
@@ -93,13 +93,13 @@ class Replica:
     # Sending.
 
     @property
-    def own(self) -> Record:
+    def own_record(self) -> Record:
         """The newest version of our own record."""
         return self._own_record.own
 
     def is_draining(self) -> bool:
         """Return whether our own record says that this node takes no new requests."""
-        return self.own.standing is not Standing.SERVING
+        return self.own_record.standing is not Standing.SERVING
 
     def restore(
         self,
@@ -115,18 +115,18 @@ class Replica:
         bad = 0
         for frame in frames:
             try:
-                word = wire.decode(frame)
+                signed = wire.decode(frame)
             except InvalidFrame:
                 bad += 1
                 continue
-            if not isinstance(word, Signed):
+            if not isinstance(signed, Signed):
                 bad += 1
-            elif word.record.node == self.peer:
-                self._own_record.step_past(word.record.version)
-            elif self._can_restore(word):
-                node = word.record.node
-                self.catalog = self.catalog.merge([word])
-                self.newcomers.held(node, weight=weight_of(word))
+            elif signed.record.node == self.peer:
+                self._own_record.step_past(signed.record.version)
+            elif self._can_restore(signed):
+                node = signed.record.node
+                self.catalog = self.catalog.merge([signed])
+                self.newcomers.note_held(node, weight=weight_of(signed))
                 self.members.restore(node, now, beat=beats.get(node))
         return bad
 
@@ -143,7 +143,7 @@ class Replica:
         draft = self._own_record.draft(
             services=services, reach=reach, standing=standing, revoked=revoked
         )
-        if draft == self.own and self._own_record.latest_signed is not None:
+        if draft == self.own_record and self._own_record.latest_signed is not None:
             return []
         return self._change_own_record(draft, now)
 
@@ -151,9 +151,9 @@ class Replica:
         """Set the names of the software and of this node in our record, from its next version on."""
         self._own_record.describe(agent, name)
 
-    def fits(self, services: Sequence[Service]) -> None:
+    def require_fit(self, services: Sequence[Service]) -> None:
         """Raise `LimitReached` unless a record of these services could be announced."""
-        self._own_record.fits(services)
+        self._own_record.require_fit(services)
 
     def sign_challenge(self, challenge: bytes) -> bytes:
         """Sign a challenge, which proves that this node lives; raise `InvalidFrame` when its length is wrong."""
@@ -163,9 +163,9 @@ class Replica:
         """Make our record and a heartbeat due at once."""
         self._own_record.expedite_publication(now)
 
-    def report(self, busy: Mapping[Service, Load], now: float) -> list[Effect]:
+    def publish_load(self, busy: Mapping[Service, Load], now: float) -> list[Effect]:
         """Publish the load of our replicas when that is worth a note; `busy` are those with requests."""
-        return self._own_record.report(busy, now, rarity=self.members.rarity)
+        return self._own_record.publish_load(busy, now, rarity=self.members.rarity)
 
     def tick(self, now: float) -> list[Effect]:
         """Publish the records, heartbeats and doubts that are due, note the nodes that became lost, and begin probes."""
@@ -178,14 +178,14 @@ class Replica:
         effects += map(Probe, self.members.start_due_probes(now))
         return effects
 
-    def due(self) -> float:
+    def next_due(self) -> float:
         """Return when `tick` next has something to do."""
-        return min(self._own_record.due(), self.members.due())
+        return min(self._own_record.next_due(), self.members.next_due())
 
-    def note_proof(self, node: PeerId, helper: PeerId, now: float, *, asked: float) -> list[Effect]:
-        """Note that a helper, which was asked at `asked`, got a node's proof of life."""
-        self.members.note_proof(node, helper)
-        return self.observe(node, Evidence.PROVEN, now, asked=asked)
+    def note_proof(self, node: PeerId, via: PeerId, now: float, *, asked_at: float) -> list[Effect]:
+        """Note that a helper, which was asked at `asked_at`, got a node's proof of life."""
+        self.members.note_proof(node, via)
+        return self.observe(node, Evidence.PROVEN, now, asked_at=asked_at)
 
     def note_stall(self, seconds: float, now: float) -> None:
         """Note that this process stalled: it heard nothing, and is more patient with other nodes for a while."""
@@ -197,105 +197,107 @@ class Replica:
         """Process a frame of any author, which `via` forwarded; raise `InvalidFrame` or `LimitReached`."""
         # Before the signature is checked: an author that is excluded, or sent too much, shall not cost that check.
         author = wire.author_of(frame)
-        self.access.require(author)
+        self.access.require_admitted(author)
         self._authors.require(author, frame, now)
-        word = wire.decode(frame)
-        if isinstance(word, Doubt):
-            return self._receive_doubt(word, now)
-        if isinstance(word, LoadNote):
-            return self._receive_load(word, now)
-        if isinstance(word, Heartbeat):
-            return self._receive_heartbeat(word, now)
+        message = wire.decode(frame)
+        if isinstance(message, Doubt):
+            return self._receive_doubt(message, now)
+        if isinstance(message, LoadNote):
+            return self._receive_load(message, now)
+        if isinstance(message, Heartbeat):
+            return self._receive_heartbeat(message, now)
         # What is no news costs its author nothing: otherwise a node that repeats an author's old frames silences it.
-        if self._is_news(word):
+        if self._is_news(message):
             self._authors.spend(author, now, frame_bytes=len(frame))
-        return self.learn(word, heard=now, now=now, via=via)
+        return self.merge_record(message, heard_at=now, now=now, via=via)
 
-    def learn(
-        self, word: Signed, *, heard: float, now: float, via: PeerId | None = None
+    def merge_record(
+        self, signed: Signed, *, heard_at: float, now: float, via: PeerId | None = None
     ) -> list[Effect]:
-        """Merge a record that was last confirmed at `heard`; raise `LimitReached` when there is no room.
+        """Merge a record that was last confirmed at `heard_at`; raise `LimitReached` when there is no room.
 
         `via` is the neighbour that forwarded it; `None` means a trusted source, for which the record has no weight.
         """
-        node = word.record.node
+        node = signed.record.node
         if node == self.peer:
-            return self._refute(word, now)
-        self.access.require(node)
-        if not self._is_news(word):
+            return self._refute(signed, now)
+        self.access.require_admitted(node)
+        if not self._is_news(signed):
             return []
-        fresh, held, lost = heard + self.members.lease > now, self.catalog.held, self.members.lost
-        places = self.newcomers.places_for(word, via, now, held=held, fresh=fresh, lost=lost)
-        effects = [effect for gone in places for effect in self._forget(gone)]
-        self.catalog = self.catalog.merge([word])
-        before = self.members.pulses.get(node)
-        left = word.record.standing is Standing.LEFT
-        self.members.follow(node, heard=heard, now=now, left=left)
+        fresh, held = heard_at + self.members.lease > now, self.catalog.held
+        lost = self.members.lost_nodes
+        evicted = self.newcomers.places_for(signed, via, now, held=held, fresh=fresh, lost=lost)
+        effects = [effect for peer in evicted for effect in self._forget(peer)]
+        self.catalog = self.catalog.merge([signed])
+        before = self.members.health.get(node)
+        has_left = signed.record.standing is Standing.LEFT
+        self.members.note_record(node, heard_at=heard_at, now=now, has_left=has_left)
         self._reassure_returned(node, before, now)
-        return [*effects, Persist(word), Changed(frozenset({node}))]
+        return [*effects, Persist(signed), Changed(frozenset({node}))]
 
     def note_connected(self, peer: PeerId, now: float, *, chosen: bool) -> list[Effect]:
         """Note that a connection to a peer is open, and whether this node dialled it."""
         self.newcomers.note_connected(peer, chosen=chosen)
         return self.observe(peer, Evidence.LINKED, now)
 
-    def part(self, peer: PeerId, now: float) -> list[Effect]:
+    def note_disconnected(self, peer: PeerId, now: float) -> list[Effect]:
         """Note that the last connection to a peer is gone."""
-        self.newcomers.part(peer, held=peer in self.catalog.held)
+        self.newcomers.note_disconnected(peer, held=peer in self.catalog.held)
         return self.observe(peer, Evidence.PARTED, now)
 
     def observe(
-        self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
+        self, node: PeerId, evidence: Evidence, now: float, *, asked_at: float | None = None
     ) -> list[Effect]:
         """Note evidence about a node's life, as `Membership.observe` does; unknown nodes are ignored."""
-        before = self.members.pulses.get(node)
-        moved = self.members.observe(node, evidence, now, asked=asked)
+        before = self.members.health.get(node)
+        moved = self.members.observe(node, evidence, now, asked_at=asked_at)
         self._reassure_returned(node, before, now)
         return [Changed(frozenset({node}))] if moved else []
 
-    def told(self, node: PeerId, heard: float, now: float) -> list[Effect]:
+    def note_hearsay(self, node: PeerId, heard: float, now: float) -> list[Effect]:
         """Note that a peer heard a node at `heard`; it counts if this node has not heard it since its start."""
-        return [Changed(frozenset({node}))] if self.members.told(node, heard, now) else []
+        return [Changed(frozenset({node}))] if self.members.note_hearsay(node, heard, now) else []
 
     # Reading.
 
     def presence(self, node: PeerId) -> Presence:
         """Return the presence of a node; an unknown node is lost."""
         if node == self.peer:
-            return presence(self.own.standing, Status.ALIVE)
+            return presence(self.own_record.standing, Status.ALIVE)
         # Looked up in its part, since `PersistentMap` is interpreted and each request over a hop asks.
-        held = self.catalog.held.parts[bucket_of(node)].get(node)
-        if held is None:
+        signed = self.catalog.held.parts[bucket_of(node)].get(node)
+        if signed is None:
             return Presence.LOST
-        return presence(held.record.standing, self.members.pulses[node].contact)
+        return presence(signed.record.standing, self.members.health[node].contact)
 
     def is_healthy(self, node: PeerId, now: float) -> bool:
         """Return whether a node was heard just now, is reached, and has not been doubted since."""
-        pulse = self.members.pulses.get(node)
-        return pulse is not None and pulse.well(now)
+        health = self.members.health.get(node)
+        return health is not None and health.is_healthy(now)
 
-    def pulses(self) -> Mapping[PeerId, MemberHealth]:
+    def member_health(self) -> Mapping[PeerId, MemberHealth]:
         """Return the pulse of every other node that is known."""
-        return self.members.pulses
+        return self.members.health
 
-    def room(self, via: PeerId | None, now: float) -> int:
+    def room_for_strangers(self, via: PeerId | None, now: float) -> int:
         """Return how many strangers a neighbour could introduce; places of lost nodes count as free."""
-        free = max(self._settings.max_nodes - len(self.catalog.held), 0) + len(self.members.lost())
+        free = max(self._settings.max_nodes - len(self.catalog.held), 0)
+        free += len(self.members.lost_nodes())
         return free if via is None else min(free, self.newcomers.allowance(via, now))
 
     def is_refused(self, node: PeerId, now: float) -> bool:
         """Return whether a node's record was refused as too heavy a short time ago."""
         return self.newcomers.is_refused(node, now)
 
-    def heard(self, node: PeerId, now: float) -> float:
+    def last_heard(self, node: PeerId, now: float) -> float:
         """Return when a node last gave a sign of life; `now` for ourselves."""
-        pulse = self.members.pulses.get(node)
-        return now if pulse is None else pulse.heard
+        health = self.members.health.get(node)
+        return now if health is None else health.heard
 
-    def alive(self) -> list[PeerId]:
+    def alive_nodes(self) -> list[PeerId]:
         """Return the nodes that count as alive, also those that this node does not reach."""
-        pulses = self.members.pulses.items()
-        return [node for node, pulse in pulses if pulse.contact in _LIVING]
+        members = self.members.health.items()
+        return [node for node, health in members if health.contact in _LIVING]
 
     def wants_hearsay(self) -> bool:
         """Return, true at most a few times after a start, whether some nodes are known from old records only."""
@@ -316,24 +318,22 @@ class Replica:
         """Whether this node fell silent because another machine, which started before, uses its key."""
         return self._own_record.is_silenced
 
-    # Internals.
-
-    def _can_restore(self, word: Signed) -> bool:
-        node, held = word.record.node, self.catalog.held
-        room = node in held or self.newcomers.has_room(node, len(held))
-        heavy = self.newcomers.is_too_heavy(node, weight_of(word))
-        return room and not heavy and self.access.admits(node)
+    def _can_restore(self, signed: Signed) -> bool:
+        node, held = signed.record.node, self.catalog.held
+        has_room = node in held or self.newcomers.has_room(node, len(held))
+        heavy = self.newcomers.is_too_heavy(node, weight_of(signed))
+        return has_room and not heavy and self.access.admits(node)
 
     def _reassure_returned(self, node: PeerId, before: MemberHealth | None, now: float) -> None:
         # A lost node that is heard again has lost this one as well, and so have all on its side of a cut that has healed.
         lost = before is not None and before.contact is Status.LOST and before.heard > float("-inf")
-        if lost and self.members.pulses[node].contact is Status.ALIVE:
+        if lost and self.members.health[node].contact is Status.ALIVE:
             rarity = min(self.members.rarity, _GREETING)
             wait = self._settings.probe * self.jitter() * rarity
-            self._own_record.schedule_heartbeat(now, at=now + wait)
+            self._own_record.schedule_heartbeat(now, due_at=now + wait)
 
     def _change_own_record(self, draft: Record, now: float) -> list[Effect]:
-        signed = self._own_record.speak(draft, now)
+        signed = self._own_record.sign_next_version(draft, now)
         self.catalog = self.catalog.merge([signed])
         return [Persist(signed), Changed(frozenset({self.peer}))]
 
@@ -349,21 +349,21 @@ class Replica:
         self._own_record.step_past(version)
         if not self._own_record.may_refute(version, now):
             return [Contested(version)]
-        return self._change_own_record(self.own, now)
+        return self._change_own_record(self.own_record, now)
 
     def _receive_heartbeat(self, note: Heartbeat | Doubt | LoadNote, now: float) -> list[Effect]:
         node = note.node
         if node == self.peer:
-            ahead = note.version > self.own.version
+            ahead = note.version > self.own_record.version
             return self._supersede(note.version, now) if ahead else []
-        known = self.catalog.held.get(node)
-        if known is None or note.version > known.record.version:
+        signed = self.catalog.held.get(node)
+        if signed is None or note.version > signed.record.version:
             self._authors.spend(node, now, frame_bytes=_FETCH_BYTES)
             return [Fetch(node, note.version)]
-        if note.version < known.record.version or not self._is_newer_beat(note):
+        if note.version < signed.record.version or not self._is_newer_beat(note):
             return []
         self._authors.spend(node, now, frame_bytes=0)
-        self.members.beat(node, note.version, note.beat)
+        self.members.note_heartbeat(node, note.version, note.beat)
         return [Remember(node, note.version, note.beat), *self.observe(node, Evidence.WORD, now)]
 
     def _receive_doubt(self, doubt: Doubt, now: float) -> list[Effect]:
@@ -371,7 +371,7 @@ class Replica:
         # A doubt counts if its beat does: from a member, and each note once.
         if any(isinstance(effect, Remember) for effect in effects):
             if doubt.about == self.peer:
-                self._own_record.schedule_heartbeat(now, at=now)
+                self._own_record.schedule_heartbeat(now, due_at=now)
             else:
                 self.members.note_doubt(doubt.about, now)
         return effects
@@ -380,18 +380,18 @@ class Replica:
         effects = self._receive_heartbeat(note, now)
         # A report counts if its beat does: from a member, each note once, and about the record that is held here.
         counts = any(isinstance(effect, Remember) for effect in effects)
-        taken = counts and self._reporters.allows(note.node, now)
-        loads = loads_by_service(note, self.catalog.held[note.node].record) if taken else {}
+        accepted = counts and self._reporters.allows(note.node, now)
+        loads = loads_by_service(note, self.catalog.held[note.node].record) if accepted else {}
         return [*effects, Loaded(note.node, loads)]
 
     def _is_newer_beat(self, note: Heartbeat | Doubt | LoadNote) -> bool:
         # Versions come first: a node restored from a backup steps past its old versions and counts beats from the start.
-        pulse = self.members.pulses[note.node]
-        return (note.version, note.beat) > (pulse.version, pulse.beat)
+        health = self.members.health[note.node]
+        return (note.version, note.beat) > (health.version, health.beat)
 
-    def _is_news(self, word: Signed) -> bool:
-        known = self.catalog.held.get(word.record.node)
-        return known is None or newer(known, word).frame != known.frame
+    def _is_news(self, signed: Signed) -> bool:
+        current = self.catalog.held.get(signed.record.node)
+        return current is None or newer(current, signed).frame != current.frame
 
     def _forget(self, node: PeerId) -> list[Effect]:
         self.catalog = self.catalog.without(node)

@@ -85,10 +85,10 @@ class Registry:
         self.counters: Counter[str] = Counter()
         self.replica = Replica(identity, settings, epoch=epoch, jitter=random)
         """Its core, for readers of each request; only the registry changes it."""
-        self.load = LoadExchange(self.replica, now=now, counters=self.counters)
+        self.load_exchange = LoadExchange(self.replica, now=now, counters=self.counters)
         self._now = now
         self.persistence = Persistence(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
-        self.persistence.add_source(lambda: rows_of(self.catalog, self.replica.pulses()))
+        self.persistence.add_source(lambda: rows_of(self.catalog, self.replica.member_health()))
         self._validator = Validator(settings, self.replica, now=now)
         self._admission = Admission(self.replica.access, mesh, now=now, counters=self.counters)
         self._comparison = Comparison(
@@ -124,9 +124,9 @@ class Registry:
         return self.replica.catalog
 
     @property
-    def own(self) -> Record:
+    def own_record(self) -> Record:
         """The newest version of our own record."""
-        return self.replica.own
+        return self.replica.own_record
 
     def presence(self, node: PeerId) -> Presence:
         """Return the presence of a node; an unknown node is lost."""
@@ -134,23 +134,23 @@ class Registry:
 
     def health_of(self, node: PeerId) -> MemberHealth | None:
         """Return what is known about another node's life; `None` for an unknown node."""
-        return self.replica.pulses().get(node)
+        return self.replica.member_health().get(node)
 
     def degraded_parts(self) -> Mapping[str, str]:
         """Return the parts that do not work now, each with the reason as a sentence."""
         parts: dict[str, str] = {}
         if self.persistence.failure:
             parts["store"] = f"{self.persistence.failure}: no changes are saved"
-        if not self.mesh.running():
+        if not self.mesh.is_running():
             parts["mesh"] = "the mesh is restarting; other nodes cannot reach this one"
         if self._now() - self._key_conflict_at < _CONTEST_SECONDS or self.replica.is_silenced:
             parts["identity"] = _CONTESTED
         return MappingProxyType(parts)
 
-    def counted(self) -> Mapping[str, int]:
+    def event_counts(self) -> Mapping[str, int]:
         """Return the counts of all events since the start."""
-        lost = {"frames_lost_in_queue": self.mesh.dropped()}
-        return sum_counts(self.counters, self._validator.counters, self.mesh.refused(), lost)
+        lost = {"frames_lost_in_queue": self.mesh.dropped_frames()}
+        return sum_counts(self.counters, self._validator.counters, self.mesh.refusal_counts(), lost)
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here, according to `allow` and `deny`."""
@@ -170,7 +170,7 @@ class Registry:
         if bad:
             log.warning("ignored %d unreadable records in the store", bad)
 
-    async def introduce(
+    async def publish_first_record(
         self, *, services: Sequence[Service], reach: Reach, agent: str, name: str = ""
     ) -> None:
         """Publish the first record of this run; raise `LimitReached`."""
@@ -184,20 +184,20 @@ class Registry:
         """Change the services in our record; raise `LimitReached`, and change nothing, when they do not fit."""
         await self.perform(self.replica.announce(self._now(), services=services))
 
-    def fits(self, services: Sequence[Service]) -> None:
+    def require_fit(self, services: Sequence[Service]) -> None:
         """Raise `LimitReached` unless these services could be announced."""
-        self.replica.fits(services)
+        self.replica.require_fit(services)
 
-    async def readdress(self, reach: Reach) -> None:
+    async def change_addresses(self, reach: Reach) -> None:
         """Change the addresses in our record."""
         await self.perform(self.replica.announce(self._now(), reach=reach))
 
-    async def take_back(self, revoked: Sequence[Revocation]) -> None:
+    async def publish_revocations(self, revoked: Sequence[Revocation]) -> None:
         """Change which of our grants are revoked, and publish it at once; raise `LimitReached` when they do not fit."""
         await self.perform(self.replica.announce(self._now(), revoked=revoked))
         await self._publish_now()
 
-    async def stand(self, standing: Standing) -> None:
+    async def set_standing(self, standing: Standing) -> None:
         """Change our standing, and publish it at once: draining and leaving go ahead of everything else."""
         await self.perform(self.replica.announce(self._now(), standing=standing))
         await self._publish_now()
@@ -206,18 +206,18 @@ class Registry:
         """Note what a request showed about a node."""
         self._notify(self.replica.observe(node, evidence, self._now()))
 
-    def look(self, node: PeerId) -> None:
+    def request_probe(self, node: PeerId) -> None:
         """Probe a node at once, because a request has been waiting for it for some time; at most once a second."""
-        if self.replica.members.look(node, self._now()):
+        if self.replica.members.request_probe(node, self._now()):
             self._wake.set()
 
-    def silent(self, node: PeerId) -> bool:
+    def is_silent(self, node: PeerId) -> bool:
         """Return whether a node left this node's own probe unanswered, and has not answered since."""
-        return self.replica.members.silent(node)
+        return self.replica.members.is_silent(node)
 
-    def refresh(self, node: PeerId) -> None:
+    def refresh_record(self, node: PeerId) -> None:
         """Fetch a node's record at once, because our copy of it is outdated; at most once a second for each."""
-        self._comparison.refresh(node)
+        self._comparison.refresh_record(node)
 
     async def start(self, serve_pipe: PipeHandler) -> None:
         """Join the mesh; raise `MeshDown` when it cannot start at all, for example because a port is in use."""
@@ -265,12 +265,12 @@ class Registry:
                     await self.perform(
                         self.replica.note_connected(peer, self._now(), chosen=chosen)
                     )
-                    self._comparison.want(peer)
+                    self._comparison.schedule(peer)
                     if len(self.mesh.connections()) == 1:
                         # What was published while no peer was connected is published again.
                         await self._publish_now()
                 case PeerLeft(peer):
-                    await self.perform(self.replica.part(peer, self._now()))
+                    await self.perform(self.replica.note_disconnected(peer, self._now()))
                 case PeerMisbehaved(peer):
                     await self._admission.note_offence(peer)
                 case Restarted():
@@ -292,7 +292,7 @@ class Registry:
             await self.perform(effects)
 
     async def _answer_question(self, peer: PeerId, question: bytes) -> bytes:
-        self._admission.require(peer)
+        self._admission.require_admitted(peer)
         await self.perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
         try:
             if question[:1] in (PROVE, VOUCH):
@@ -312,10 +312,10 @@ class Registry:
     async def _tick(self) -> None:
         while True:
             began = self._now()
-            await self.perform([*self.replica.tick(began), *self.load.say()])
+            await self.perform([*self.replica.tick(began), *self.load_exchange.publish_load()])
             if self._neighbours.stale:
                 self._choose_neighbours()
-            wait = min(max(self.replica.due() - self._now(), 0.005), _GRAIN)
+            wait = min(max(self.replica.next_due() - self._now(), 0.005), _GRAIN)
             if (took := self._now() - began) > _LONG_TICK:
                 await asyncio.sleep(took / _TICK_SHARE)
             self._wake.clear()
@@ -342,22 +342,24 @@ class Registry:
                 case Publish(frame):
                     await self._publish(frame)
                 case Fetch(node, claimed):
-                    self._comparison.fetch(node, claimed)
+                    self._comparison.fetch_record(node, claimed)
                 case Contested():
                     self._report_key_conflict()
                 case Probe(node):
-                    self._prober.want(node)
+                    self._prober.schedule(node)
                 case Persist() | Forget() | Remember():
-                    self.persistence.keep(effect)
+                    self.persistence.queue_effect(effect)
                 case Loaded():
-                    self.load.hear(effect)
+                    self.load_exchange.notify_listeners(effect)
                 case Changed() | RecordsRefused() | RecordsKeptOut():
                     continue
 
     def _choose_neighbours(self) -> None:
-        kept = self._neighbours.choose(self.own, self.catalog, self.admits, self._now())
-        if kept is not None:
-            self.mesh.keep(kept)
+        neighbours = self._neighbours.choose(
+            self.own_record, self.catalog, self.admits, self._now()
+        )
+        if neighbours is not None:
+            self.mesh.set_neighbours(neighbours)
 
     def _report_key_conflict(self) -> None:
         now = self._now()

@@ -125,17 +125,17 @@ def read_listing(listing: bytes) -> dict[PeerId, Held]:
 def unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:
     """Yield the age and the bytes of each frame in a batch."""
     require_at_most(MAX_BATCH_BYTES, batch)
-    at = 0
-    while at < len(batch):
-        head = batch[at : at + FRAME_HEAD.size]
+    offset = 0
+    while offset < len(batch):
+        head = batch[offset : offset + FRAME_HEAD.size]
         if len(head) < FRAME_HEAD.size:
             raise InvalidFrame("a batch that ends in the middle of a frame")
         age, length = FRAME_HEAD.unpack(head)
-        frame = batch[at + FRAME_HEAD.size : at + FRAME_HEAD.size + length]
+        frame = batch[offset + FRAME_HEAD.size : offset + FRAME_HEAD.size + length]
         if len(frame) != length or length > MAX_FRAME_BYTES:
             raise InvalidFrame("a batch with a frame that is cut short")
         yield age, frame
-        at += FRAME_HEAD.size + length
+        offset += FRAME_HEAD.size + length
 
 
 def write_heard(ages: Iterable[tuple[PeerId, float]]) -> bytes:
@@ -207,7 +207,7 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
     owed = sorted(node for node in ours if node not in theirs or ours[node] > theirs[node])
     # Records of connected nodes come first on both sides, however many strangers there are.
     owed.sort(key=lambda node: node != replica.peer)
-    room, has_met = replica.room(peer, clock()), replica.newcomers.has_met
+    room, has_met = replica.room_for_strangers(peer, clock()), replica.newcomers.has_met
     unknown = [node for node in theirs if node not in ours]
     met = [node for node in unknown if has_met(node)]
     strangers = _strangers(replica, [n for n in unknown if not has_met(n)], room, clock())
@@ -241,10 +241,10 @@ def _pull(replica: Replica, wanted: list[PeerId], clock: Clock, peer: PeerId | N
         if not wanted:
             break
         batch = yield from _fetch(wanted[:MAX_IN_BATCH], effects)
-        came, effects = _merge_batch(replica, batch, clock(), via=peer)
-        if came.isdisjoint(wanted):
+        received, effects = _merge_batch(replica, batch, clock(), via=peer)
+        if received.isdisjoint(wanted):
             break
-        wanted = [node for node in wanted if node not in came]
+        wanted = [node for node in wanted if node not in received]
     return effects
 
 
@@ -265,8 +265,8 @@ def _ask_hearsay(replica: Replica, clock: Clock, effects: list[Effect]) -> Excha
         return effects
     rows = yield Step(_HEARD, effects)
     now = clock()
-    heard = read_heard(rows)
-    return [e for node, age in heard for e in replica.told(node, _heard_at(age, now), now)]
+    ages = read_heard(rows)
+    return [e for node, age in ages for e in replica.note_hearsay(node, _heard_at(age, now), now)]
 
 
 def answer(
@@ -315,13 +315,13 @@ def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes,
     """Return as many frames as one batch holds, and the nodes that are left for the next."""
     parts: list[bytes] = []
     size = 0
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         signed = replica.catalog.held.get(node)
         if signed is None:
             continue
         size += FRAME_HEAD.size + len(signed.frame)
         if size > MAX_BATCH_BYTES or len(parts) >= MAX_IN_BATCH:
-            return b"".join(parts), [*nodes[place:]]
+            return b"".join(parts), [*nodes[index:]]
         age = _age(replica, node, now)
         parts += (FRAME_HEAD.pack(age, len(signed.frame)), signed.frame)
     return b"".join(parts), []
@@ -331,23 +331,23 @@ def _merge_batch(
     replica: Replica, batch: bytes, now: float, *, via: PeerId | None
 ) -> tuple[set[PeerId], list[Effect]]:
     """Learn a batch; return the nodes whose records were read, and the effects. A malformed batch changes nothing."""
-    words, left_out = _read_batch(replica, batch, now, via=via)
+    records, left_out = _read_batch(replica, batch, now, via=via)
     effects: list[Effect] = []
     refused = [f"{via} introduces more unknown nodes than its limit"] * left_out
     kept_out = 0
-    for age, word in words:
-        if not replica.admits(word.record.node):
+    for age, signed in records:
+        if not replica.admits(signed.record.node):
             kept_out += 1
             continue
         try:
-            effects += replica.learn(word, heard=_heard_at(age, now), now=now, via=via)
+            effects += replica.merge_record(signed, heard_at=_heard_at(age, now), now=now, via=via)
         except LimitReached as error:
             refused.append(str(error))
     if refused:
         effects.append(RecordsRefused(len(refused), refused[-1]))
     if kept_out:
         effects.append(RecordsKeptOut(kept_out))
-    return {word.record.node for _, word in words}, effects
+    return {signed.record.node for _, signed in records}, effects
 
 
 def _read_batch(
@@ -357,33 +357,33 @@ def _read_batch(
 
     Signatures are not checked of frames that are held already, and of strangers beyond those that a neighbour may introduce.
     """
-    words: list[tuple[float, Signed]] = []
-    room = replica.room(via, now)
+    records: list[tuple[float, Signed]] = []
+    room = replica.room_for_strangers(via, now)
     left_out = 0
     for age, frame in unpack(batch):
         author = wire.author_of(frame)
-        held = replica.catalog.held.get(author)
-        stranger = held is None and not replica.newcomers.has_met(author)
+        signed = replica.catalog.held.get(author)
+        stranger = signed is None and not replica.newcomers.has_met(author)
         room -= stranger
         if stranger and room < 0:
             left_out += 1
-        elif (held is None or held.frame != frame) and len(words) < MAX_CHECKED:
-            words.append((age, _record(frame)))
-    return words, left_out
+        elif (signed is None or signed.frame != frame) and len(records) < MAX_CHECKED:
+            records.append((age, _record(frame)))
+    return records, left_out
 
 
 def _record(frame: bytes) -> Signed:
-    word = wire.decode(frame)
-    if not isinstance(word, Signed):
+    signed = wire.decode(frame)
+    if not isinstance(signed, Signed):
         raise InvalidFrame("only records are pulled and pushed")
-    return word
+    return signed
 
 
 def _age(replica: Replica, node: PeerId, now: float) -> float:
     # A node that is lost or suspect here must not count as alive at a peer on our word: the peer may have missed the doubt.
-    pulse = replica.pulses().get(node)
-    doubted = pulse is not None and pulse.contact in (Status.SUSPECT, Status.LOST)
-    return MAX_AGE if doubted else min(now - replica.heard(node, now), MAX_AGE)
+    health = replica.member_health().get(node)
+    doubted = health is not None and health.contact in (Status.SUSPECT, Status.LOST)
+    return MAX_AGE if doubted else min(now - replica.last_heard(node, now), MAX_AGE)
 
 
 def _heard_at(age: float, now: float) -> float:
@@ -393,5 +393,5 @@ def _heard_at(age: float, now: float) -> float:
 
 
 def _recently_heard(replica: Replica, now: float) -> Iterable[tuple[PeerId, float]]:
-    for node in (replica.peer, *replica.alive()[: MAX_LISTED - 1]):
+    for node in (replica.peer, *replica.alive_nodes()[: MAX_LISTED - 1]):
         yield node, _age(replica, node, now)

@@ -13,9 +13,9 @@ _Value = TypeVar("_Value")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value_class(made: type[_Value]) -> type[_Value]:
+def value_class(cls: type[_Value]) -> type[_Value]:
     """Make a class a dataclass with slots, compared and hashed by its fields, and frozen for the type checker only."""
-    return dataclass(slots=True, unsafe_hash=True)(made)
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 def replace_fields(value: _Value, /, **changes: object) -> _Value:
@@ -24,17 +24,17 @@ def replace_fields(value: _Value, /, **changes: object) -> _Value:
     All fields of its `__init__` must be positional. Raises `KeyError` for a field that it does not have.
     """
     kind: Any = value.__class__
-    places, all_of = _fields_of(kind)
+    indexes, all_of = _fields_of(kind)
     values = [*all_of(value)]
     for name, new in changes.items():
-        values[places[name]] = new
-    made: _Value = kind(*values)
-    return made
+        values[indexes[name]] = new
+    copy: _Value = kind(*values)
+    return copy
 
 
 @lru_cache(maxsize=1_024)
 def _fields_of(kind: Any) -> tuple[Mapping[str, int], Callable[[object], tuple[object, ...]]]:
-    names = [one.name for one in fields(kind) if one.init]
+    names = [field.name for field in fields(kind) if field.init]
     # For a single name, `attrgetter` returns the value itself, not a tuple.
     getter = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
-    return {name: place for place, name in enumerate(names)}, getter
+    return {name: index for index, name in enumerate(names)}, getter

@@ -209,9 +209,9 @@ def decode(frame: bytes) -> Signed | Heartbeat | Doubt | LoadNote:
     public = frame[2 : 2 + signing.KEY_BYTES]
     signature = frame[2 + signing.KEY_BYTES : HEADER_BYTES]
     body = frame[HEADER_BYTES:]
-    word = _READERS[kind](public, body, frame)
+    message = _READERS[kind](public, body, frame)
     signing.verify(public, DOMAINS[kind], body, signature)
-    return word
+    return message
 
 
 def _seal(kind: int, body: bytes, identity: signing.Identity) -> bytes:
@@ -259,9 +259,9 @@ def _load(public: bytes, body: bytes, _: bytes) -> LoadNote:
     if not 1 <= count <= MAX_LOADS or len(body) != size:
         raise InvalidFrame(f"a load of {count} rows in {len(body)} bytes")
     rows = [*_LOAD_ROW.iter_unpack(body[_LOAD_HEAD.size :])]
-    places = [row[0] for row in rows]
+    positions = [row[0] for row in rows]
     # Rising places name no service twice, and leave one encoding of a load.
-    if places[-1] >= MAX_SERVICES or any(a >= b for a, b in pairwise(places)):
+    if positions[-1] >= MAX_SERVICES or any(a >= b for a, b in pairwise(positions)):
         raise InvalidFrame("a load's rows are out of order or range")
     # Written so that NaN fails too.
     if not all(0 <= figure <= MAX_FIGURE for row in rows for figure in row[4:]):
@@ -270,15 +270,15 @@ def _load(public: bytes, body: bytes, _: bytes) -> LoadNote:
 
 
 def _read_row(row: tuple[int, int, int, int, float, float]) -> tuple[int, Load]:
-    place, in_flight, queued, slots, rate, first = row
-    return place, Load(in_flight, queued, slots, rate, first or None)
+    position, in_flight, queued, slots, rate, first = row
+    return position, Load(in_flight, queued, slots, rate, first or None)
 
 
-def _load_row(place: int, load: Load) -> bytes:
+def _load_row(position: int, load: Load) -> bytes:
     counts = (min(count, MAX_COUNT) for count in (load.in_flight, load.queued, load.slots))
     # No answer takes 0 seconds, so 0 stands for "there was none".
     first = 0.0 if load.first is None else max(load.first, _SHORTEST)
-    return _LOAD_ROW.pack(place, *counts, min(load.rate, MAX_FIGURE), min(first, MAX_FIGURE))
+    return _LOAD_ROW.pack(position, *counts, min(load.rate, MAX_FIGURE), min(first, MAX_FIGURE))
 
 
 def _counted(epoch: int, sequence: int, beat: int) -> tuple[Version, int]:
@@ -309,7 +309,7 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
         agent=parsed.agent if parsed.agent.isprintable() else "",
         name=_node_name(parsed.name),
         revoked=tuple(Revocation(*row) for row in parsed.revoked),
-        skipped=tuple(place for place, service in enumerate(read) if service is None),
+        skipped=tuple(position for position, service in enumerate(read) if service is None),
     )
     return Signed(record, frame)
 
@@ -326,16 +326,16 @@ def _service(row: list[object]) -> Service | None:
         raise InvalidFrame("a model's type is a number")
     if not (project and model and is_name(project) and is_name(model) and is_name(cid)):
         raise InvalidFrame("a name in a record is empty, too long or unprintable")
-    known = _TYPES.get(kind)
-    if known is None:
+    service_type = _TYPES.get(kind)
+    if service_type is None:
         return None
     numbers = _number(row, 4, MAX_CONTEXT), _number(row, 5, MAX_ABILITIES)
     created = _number(row, _CREATED, MAX_CREATED)
     if len(row) > _CID and isinstance(plain := row[_CID], str):
-        service = Service(project, model, plain, known, *numbers, created)
+        service = Service(project, model, plain, service_type, *numbers, created)
         if service.typed_cid == cid:
             return service
-    return Service(project, model, cid, known, *numbers, created)
+    return Service(project, model, cid, service_type, *numbers, created)
 
 
 def _rows(services: Iterable[Service]) -> Iterator[list[object]]:
@@ -357,17 +357,17 @@ def _row(service: Service, cid: str) -> list[object]:
     return row
 
 
-def _node_name(found: object) -> str:
+def _node_name(value: object) -> str:
     """Read a node's name; an invalid one counts as empty, and the record is valid without it."""
-    return found if isinstance(found, str) and is_node_name(found) else ""
+    return value if isinstance(value, str) and is_node_name(value) else ""
 
 
-def _number(row: list[object], place: int, most: int) -> int:
+def _number(row: list[object], index: int, limit: int) -> int:
     """Read a number that a newer version added to the end of a row; 0 for what only a still newer version can read."""
-    found = row[place] if len(row) > place else 0
-    if not isinstance(found, int) or isinstance(found, bool):
+    value = row[index] if len(row) > index else 0
+    if not isinstance(value, int) or isinstance(value, bool):
         return 0
-    return found if 0 < found <= most else 0
+    return value if 0 < value <= limit else 0
 
 
 _READERS: Mapping[int, Callable[[bytes, bytes, bytes], Signed | Heartbeat | Doubt | LoadNote]] = {

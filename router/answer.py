@@ -29,7 +29,7 @@ class Flow:
     async def __anext__(self) -> bytes:
         raise NotImplementedError
 
-    def here(self) -> tuple[bytes, bool]:
+    def read_nowait(self) -> tuple[bytes, bool]:
         """Return the bytes that have arrived, possibly none, and whether no more can be read this way; raise `AnswerBroken`.
 
         No more can be read this way once the flow has ended, has broken off, or has to be awaited.
@@ -37,7 +37,7 @@ class Flow:
         raise NotImplementedError
 
     @property
-    def prompt(self) -> bool:
+    def can_run_inline(self) -> bool:
         """Whether a listener may do all its work within the call. If not, more of the same read may follow the call."""
         raise NotImplementedError
 

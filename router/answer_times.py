@@ -30,23 +30,23 @@ class AnswerTimes:
     """What answers have shown. Time is an argument."""
 
     def __init__(self) -> None:
-        self.own: dict[tuple[Service, Kind], Estimator] = {}
-        self.told = NewestOfNodes[tuple[Service, Kind], ServiceTime]()
+        self.own_estimators: dict[tuple[Service, Kind], Estimator] = {}
+        self.reported_times = NewestOfNodes[tuple[Service, Kind], ServiceTime]()
         self.observed: dict[tuple[PeerId, Service, Kind], ObservedTime] = {}
-        self.index = PrefixIndex()
+        self.prefix_index = PrefixIndex()
 
     def estimator(self, worker: Worker, kind: Kind) -> Estimator:
         """Return the estimator of a local worker's service time."""
-        found = self.own.get((worker.service, kind))
-        if found is None:
-            found = Estimator(shares=not worker.capacity)
-            put_newest(self.own, (worker.service, kind), found, most=MAX_OWN)
-        return found
+        estimator = self.own_estimators.get((worker.service, kind))
+        if estimator is None:
+            estimator = Estimator(shares=not worker.capacity)
+            put_newest(self.own_estimators, (worker.service, kind), estimator, limit=MAX_OWN)
+        return estimator
 
     def own_service_time(self, service: Service, kind: Kind) -> ServiceTime | None:
         """Return the service time of a worker of this machine, `None` until it has answered."""
-        found = self.own.get((service, kind))
-        return found.time if found else None
+        estimator = self.own_estimators.get((service, kind))
+        return estimator.time if estimator else None
 
     def replicas_that_read(self, request: Request, now: float) -> Iterable[tuple[PeerId, Service]]:
         """Return the replicas known to have read part of a request's conversation."""
@@ -56,46 +56,46 @@ class AnswerTimes:
         self, request: Request, now: float
     ) -> tuple[Mapping[tuple[PeerId, Service], Read], int]:
         """Return how much of a request each replica has read before, and how many bytes of it all replicas probably have."""
-        return self.index.find_readers(request.prefixes, now, of_batch=request.background)
+        return self.prefix_index.find_readers(request.prefixes, now, of_batch=request.background)
 
-    def began(self, attempt: "Attempt", worker: Worker, now: float) -> None:
+    def record_first_byte(self, attempt: "Attempt", worker: Worker, now: float) -> None:
         """Take in how long a local worker took for the first byte of a stream."""
         kind = attempt.request.kind
-        learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
+        learnt = self.own_estimators.get((worker.service, kind)) or self.estimator(worker, kind)
         if now - learnt.first_byte_evaluated_at < PAUSE:
             return
         learnt.first_byte_evaluated_at = now
-        learnt.take_first(
+        learnt.record_first_byte(
             now - attempt.began,
             kilobytes=len(attempt.request.body) / 1_000,
             concurrency=attempt.occupancy.count,
             before=attempt.candidate.before,
         )
 
-    def ended(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
+    def record_answer(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
         """Take in how long a local worker took for a whole answer."""
         kind = attempt.request.kind
-        learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
-        if now - learnt.looked < PAUSE or answer.broken or answer.status // 100 != 2:
+        learnt = self.own_estimators.get((worker.service, kind)) or self.estimator(worker, kind)
+        if now - learnt.evaluated_at < PAUSE or answer.broken or answer.status // 100 != 2:
             return
-        learnt.looked, usage, tokens = now, answer.usage, _tokens(kind, answer)
+        learnt.evaluated_at, usage, tokens = now, answer.usage, _tokens(kind, answer)
         if tokens is None:
             return
         seconds = now - attempt.began
-        there = attempt.occupancy.seconds_until(now) - attempt.occupied_before
+        occupied_seconds = attempt.occupancy.seconds_until(now) - attempt.occupied_before
         kilobytes, cached = len(attempt.request.body) / 1_000, None
         if usage and usage.prompt and usage.cached is not None:
             cached = kilobytes * usage.cached / usage.prompt
-        learnt.take(
+        learnt.record_answer(
             seconds,
             kilobytes=kilobytes,
             tokens=tokens,
-            concurrency=max(1.0, there / seconds) if seconds > 0 else 1.0,
+            concurrency=max(1.0, occupied_seconds / seconds) if seconds > 0 else 1.0,
             before=attempt.candidate.before,
             cached=cached,
         )
 
-    def observe(
+    def record_peer_answer(
         self, attempt: "Attempt", answer: Answer, report: Reported | None, now: float
     ) -> None:
         """Take in how long another node took for a whole answer, and compare it with what that node reports."""
@@ -104,17 +104,17 @@ class AnswerTimes:
         observed = self.observed.get(key)
         if observed is None:
             observed = ObservedTime()
-            put_newest(self.observed, key, observed, most=MAX_OBSERVED)
-        if now - observed.looked < PAUSE or answer.broken or answer.status // 100 != 2:
+            put_newest(self.observed, key, observed, limit=MAX_OBSERVED)
+        if now - observed.evaluated_at < PAUSE or answer.broken or answer.status // 100 != 2:
             return
-        observed.looked, tokens = now, _tokens(request.kind, answer)
+        observed.evaluated_at, tokens = now, _tokens(request.kind, answer)
         if tokens is None:
             return
-        time = self.told.of(node, (service, request.kind))
+        time = self.reported_times.newest(node, (service, request.kind))
         if time is not None and answer.usage is not None and answer.usage.estimated:
             # Its node did not report them with this answer, but how many they are on average.
             tokens = time.tokens
-        observed.take(
+        observed.record_answer(
             now - attempt.began,
             kilobytes=len(request.body) / 1_000,
             tokens=tokens,
@@ -124,12 +124,16 @@ class AnswerTimes:
             before=attempt.candidate.before,
         )
 
-    def hear(self, request: Request, candidate: Candidate, told: ReplicaAnswer, now: float) -> None:
+    def record_replica_answer(
+        self, request: Request, candidate: Candidate, answer: ReplicaAnswer, now: float
+    ) -> None:
         """Take in what a candidate's node reports: its service time, and how much of a conversation it has read."""
-        if told.read is not None:
-            self.index.hear(candidate.key, request.prefixes, told.read, now)
-        if told.time is not None:
-            self.told.hear(candidate.node, (candidate.service, request.kind), told.time)
+        if answer.read is not None:
+            self.prefix_index.record_reported(candidate.key, request.prefixes, answer.read, now)
+        if answer.time is not None:
+            self.reported_times.record(
+                candidate.node, (candidate.service, request.kind), answer.time
+            )
 
 
 def _tokens(kind: Kind, answer: Answer) -> float | None:
@@ -150,7 +154,7 @@ class ReadBefore:
         self._read, shared = times.find_readers(request, now)
         self._shared = ReadPrefix(shared=shared / 1_000) if shared else NOTHING_BEFORE
 
-    def of(self, key: tuple[PeerId, Service]) -> ReadPrefix:
+    def cached_prefix(self, key: tuple[PeerId, Service]) -> ReadPrefix:
         """Return what a replica has read of it."""
         its = self._read.get(key) if self._read else None
         if its is None:

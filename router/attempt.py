@@ -52,7 +52,7 @@ class AttemptContext(ABC):
         """The clock of the books."""
 
     @abstractmethod
-    def put(self, attempt: "Attempt") -> AbstractAsyncContextManager[Answer]:
+    def send(self, attempt: "Attempt") -> AbstractAsyncContextManager[Answer]:
         """Send the request to the candidate; the result enters at the first byte, or raises a `WorkerError`."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Attempt:
     already. `reply` is the pending response if the request was sent already, see `Router.start`.
 
     At the start, the ledger stores in it what it needs at the end: the `occupancy` of the replica, how many seconds that was
-    `occupied_before` so far, and as `asked` the local worker whose first byte is awaited.
+    `occupied_before` so far, and as `asked_worker` the local worker whose first byte is awaited.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class Attempt:
         "_context",
         "_sending",
         "answer",
-        "asked",
+        "asked_worker",
         "began",
         "candidate",
         "holds_slot",
@@ -89,7 +89,7 @@ class Attempt:
     )
 
     _sending: AbstractAsyncContextManager[Answer]
-    asked: AskedWorker
+    asked_worker: AskedWorker
     began: float
     occupancy: Occupancy
     occupied_before: float
@@ -123,27 +123,27 @@ class Attempt:
         self.began = self._context.now()
         if self.trace is not None:
             self.trace.began = self.began
-        self._context.ledger.began(self)
+        self._context.ledger.record_start(self)
 
-    def answered(self, answer: Answer) -> Routed:
+    def record_answer(self, answer: Answer) -> Routed:
         """Book the start of the answer, and return it."""
         self.answer = answer
         now = self._context.now()
         if self.trace is not None:
-            self.trace.answered(str(answer.route), answer.status, now)
-        tally = self._context.ledger.begun(self, answer, now)
+            self.trace.record_first_byte(str(answer.route), answer.status, now)
+        tally = self._context.ledger.record_first_byte(self, answer, now)
         return Routed(answer, self.candidate, self.number, tally, self.others)
 
     async def __aenter__(self) -> Routed:
         if not self._booked:
             self.begin()
         try:
-            self._sending = self._context.put(self)
+            self._sending = self._context.send(self)
             answer = await self._sending.__aenter__()
         except BaseException as error:
             self.end(error)
             raise
-        return self.answered(answer)
+        return self.record_answer(answer)
 
     async def __aexit__(
         self,
@@ -156,33 +156,35 @@ class Attempt:
         finally:
             self.end(error)
 
-    def end(self, left: BaseException | None = None) -> None:
+    def end(self, exception: BaseException | None = None) -> None:
         """Book the end of the attempt: it was answered, failed with an error, or its caller left."""
-        error = None if left is None else self._mark_error(left)
+        error = None if exception is None else self._mark_error(exception)
         context, answer, now = self._context, self.answer, self._context.now()
         failed = error if answer is None else answer.broken
         if failed is not None:
             self._log(failed)
         if self.trace is not None:
-            self.trace.over(failed, answer.usage if answer else None, now)
-        context.ledger.ended(self, failed, now)
-        seconds, asked = now - self.began, self.request.id
+            self.trace.record_end(failed, answer.usage if answer else None, now)
+        context.ledger.record_end(self, failed, now)
+        seconds, request_id = now - self.began, self.request.id
         if failed is not None:
             circuit = context.ledger.condition(self.candidate).circuit
             context.observe(
-                Outcome(self.candidate, failed, seconds, request=asked, circuit=circuit)
+                Outcome(self.candidate, failed, seconds, request=request_id, circuit=circuit)
             )
         elif answer is not None:
             # A caller that left before the first byte has shown nothing about the worker.
-            context.observe(Outcome(self.candidate, None, seconds, left is not error, asked))
+            context.observe(
+                Outcome(self.candidate, None, seconds, exception is not error, request_id)
+            )
 
-    def _mark_error(self, left: BaseException) -> WorkerError | None:
+    def _mark_error(self, exception: BaseException) -> WorkerError | None:
         """Return the error that it failed with, marked with its number and worker; `None` if its caller left."""
-        if not isinstance(left, WorkerError):
+        if not isinstance(exception, WorkerError):
             return None
-        left.attempts, left.at = self.number, self._worker_address
-        left.deaths += self.request.deaths
-        return left
+        exception.attempts, exception.at = self.number, self._worker_address
+        exception.deaths += self.request.deaths
+        return exception
 
     def _log(self, error: WorkerError) -> None:
         """Log which worker failed and why, for the operator."""

@@ -52,23 +52,23 @@ class AttemptRunner(AttemptContext):
         if worker is None or attempt.occupancy.count <= 1 or not self._discovery.is_due(worker):
             return
         if self.ledger.should_learn_limit(worker):
-            self._discovery.ask(worker)
+            self._discovery.query_if_due(worker)
 
-    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+    def send(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         """Send a request to its candidate; the result enters at the first byte, or raises a `WorkerError`."""
         candidate, others = attempt.candidate, attempt.others
         dialect = self.dialects.get(candidate.dialect)
         if dialect is None:
             raise WorkerFailed(f"this node has no dialect called {candidate.dialect!r}")
-        asked = request_for_candidate(attempt)
+        request = request_for_candidate(attempt)
         if attempt.reply is None:
             self.discover_slots(attempt)
-            answer = dialect.answer(asked, candidate)
+            answer = dialect.answer(request, candidate)
         elif not candidate.worker and self._world.presence_of(candidate.node) is Presence.LOST:
             attempt.reply.close()
             raise WorkerUnreachable("the other node stopped answering", sent=True)
         else:
-            answer = cast("Starter", dialect).resume(asked, candidate, attempt.reply)
+            answer = cast("Starter", dialect).resume(request, candidate, attempt.reply)
         return self._waits.watch(candidate, others, answer, elsewhere=not attempt.request.waits)
 
 
@@ -85,7 +85,7 @@ def request_for_candidate(attempt: Attempt) -> Request:
         holds = False
     elif passed is request.passed:
         return request
-    return request.asked(waits=waits, patience=patient, holds=holds, passed=passed)
+    return request.for_candidate(waits=waits, patience=patient, holds=holds, passed=passed)
 
 
 class _Starters(dict[str, Starter | None]):
@@ -126,26 +126,26 @@ class FirstAttempts:
         self._policy.begun(request)
         others = ordered[1:] if self._second_attempts else ()
         attempt = Attempt(runner, request, candidate, number=1, others=others, holds_slot=False)
-        starter, asked = self._starters[candidate.dialect], request
+        starter, outgoing = self._starters[candidate.dialect], request
         if others or attempt.trace is not None:
-            asked = request_for_candidate(attempt)
-        call = None if starter is None else starter.prepare(asked, candidate)
+            outgoing = request_for_candidate(attempt)
+        call = None if starter is None else starter.prepare(outgoing, candidate)
         connection = None if call is None else call.place.take_idle()
         # Booked at once, so that the next choice counts this attempt.
         attempt.begin()
-        runner.ledger.asked(attempt.began)
+        runner.ledger.count_request(attempt.began)
         if call is not None and connection is not None:
             if candidate.in_flight:
                 runner.discover_slots(attempt)
             attempt.reply = connection.begin(call.head, call.body, call.place.batch)
         return attempt
 
-    def whole(self, first: Attempt) -> Answer | None:
+    def answer_if_complete(self, first: Attempt) -> Answer | None:
         """Return the answer, if it has come in one piece and only needs to be passed on."""
         starter, reply = self._starters[first.candidate.dialect], first.reply
         if starter is None or reply is None:
             return None
-        answer = starter.whole(first.candidate, reply)
+        answer = starter.answer_if_complete(first.candidate, reply)
         if answer is None or len(answer.first) > self._max_answer_bytes:
             return None
         return answer

@@ -83,18 +83,18 @@ class ReplicaTables:
 
         With a key, half of them are its successors on a hash ring, the same on every node.
         """
-        made, table, marks = self._tables.get(model, (None, [], []))
-        if made is not offers:
+        cached, table, marks = self._tables.get(model, (None, [], []))
+        if cached is not offers:
             table = sorted(offers, key=lambda o: hash_replica(o.node, o.service))
             marks = [hash_replica(offer.node, offer.service) for offer in table]
-            put_newest(self._tables, model, (offers, table, marks), most=MAX_TABLES)
+            put_newest(self._tables, model, (offers, table, marks), limit=MAX_TABLES)
         drawn: set[int] = set()
         if key:
             first = bisect(marks, hash_key(key))
             drawn.update((first + n) % len(table) for n in range(LOOKED_AT // 2))
         while len(drawn) < LOOKED_AT:
             drawn.add(int(random() * len(table)))
-        return [table[place] for place in drawn]
+        return [table[index] for index in drawn]
 
 
 class NameOffersCache:
@@ -116,7 +116,7 @@ class NameOffersCache:
         self._valid: dict[tuple[str, Kind], NameOffers] = {}
         """Entries that were compared with the current snapshots."""
 
-    def of(self, request: Request) -> NameOffers:
+    def offers_for(self, request: Request) -> NameOffers:
         """Return the replicas that offer the requested name."""
         catalog, workers = self._world.catalog, self._bounded()
         if catalog is not self._catalog or workers is not self._workers:
@@ -128,24 +128,24 @@ class NameOffersCache:
     def _refresh(self, key: tuple[str, Kind], catalog: Catalog, workers: Workers) -> NameOffers:
         name, kind = key
         here, offers = workers.by_name.get(name, ()), catalog.offers.get(name, ())
-        found = self._cached.get(key)
-        if found is None or found.workers is not here or found.offers is not offers:
+        cached = self._cached.get(key)
+        if cached is None or cached.workers is not here or cached.offers is not offers:
             self._forget(key)
-            found = NameOffers(self._own, kind, here, offers)
+            cached = NameOffers(self._own, kind, here, offers)
             if not (here or offers):
                 # Not cached: callers may ask for any name.
-                return found
-            self._cached[key] = found
+                return cached
+            self._cached[key] = cached
             self._offers += len(offers)
             while len(self._cached) > (MAX_TABLES if self._offers <= self._most_offers else 1):
                 self._forget(next(iter(self._cached)))
-        self._valid[key] = found
-        return found
+        self._valid[key] = cached
+        return cached
 
     def _forget(self, key: tuple[str, Kind]) -> None:
         self._valid.pop(key, None)
-        if (gone := self._cached.pop(key, None)) is not None:
-            self._offers -= len(gone.offers)
+        if (removed := self._cached.pop(key, None)) is not None:
+            self._offers -= len(removed.offers)
 
 
 class Exclusions:
@@ -159,17 +159,17 @@ class Exclusions:
         self._most = most
         self._excluded: dict[str, dict[str, tuple[Excluded, ...]]] = {}
 
-    def note(self, request: Request, excluded: tuple[Excluded, ...]) -> None:
+    def record(self, request: Request, excluded: tuple[Excluded, ...]) -> None:
         """Record the replicas that a choice excluded."""
-        found = self._excluded.pop(request.id, None)
-        if found is None:
+        by_model = self._excluded.pop(request.id, None)
+        if by_model is None:
             if not excluded:
                 return
-            found = {}
-        found[request.model] = excluded[:MAX_EXCLUDED]
-        put_newest(self._excluded, request.id, found, most=self._most)
+            by_model = {}
+        by_model[request.model] = excluded[:MAX_EXCLUDED]
+        put_newest(self._excluded, request.id, by_model, limit=self._most)
 
-    def of(self, id_: str) -> list[Excluded]:
+    def excluded_for(self, id_: str) -> list[Excluded]:
         """Return the replicas that were excluded when this request was routed, none if that is not remembered."""
         return [*chain.from_iterable(self._excluded.get(id_, {}).values())]
 
@@ -206,20 +206,20 @@ class Chooser:
 
     def explain(self, request: Request) -> RoutingExplanation:
         """Return where a request would be sent now, and why not to other replicas; takes no slot."""
-        field = self.field(request)
-        ordered = order_candidates(self._policy, request, field.eligible, self._random)
-        return RoutingExplanation(tuple(ordered), field.excluded)
+        candidates = self.find_candidates(request)
+        ordered = order_candidates(self._policy, request, candidates.eligible, self._random)
+        return RoutingExplanation(tuple(ordered), candidates.excluded)
 
     def choose_now(self, request: Request) -> tuple[Candidate, ...] | None:
         """Return the candidates in order, `None` if that needs a wait or a query; if they are used, call the policy's `begun`."""
-        offered = self._names.of(request)
-        if (lone := offered.only_replica) and (
-            found := self._only_candidate(request, offered, lone)
+        offered = self._names.offers_for(request)
+        if (replica := offered.only_replica) and (
+            candidate := self._only_candidate(request, offered, replica)
         ):
-            return (found,)
-        field, _ = self._sort_sample(request, offered)
-        eligible = field.eligible
-        if field.excluded or not eligible or any(c.ejected for c in eligible):
+            return (candidate,)
+        candidates, _ = self._sort_sample(request, offered)
+        eligible = candidates.eligible
+        if candidates.excluded or not eligible or any(c.ejected for c in eligible):
             return None
         if len(eligible) == 1:
             return eligible
@@ -227,64 +227,72 @@ class Chooser:
             return None
         return tuple(order_candidates(self._policy, request, eligible, self._random))
 
-    async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
+    async def choose(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return the candidates in order, and whether a slot of the first is held already; raise a `RouterError` if none."""
-        field, among = self._sort_sample(request, self._names.of(request))
-        if self._questions and len(field.eligible) > 1 and await self._query_nodes(request, field):
-            field = self.field(request, among)
-        self.exclusions.note(request, field.excluded)
-        full = self.full_candidates(field) if field.excluded else []
-        if not full and field.eligible and all(map(self._is_gone, field.eligible)):
-            raise self._gone_error(request, field.eligible)
+        candidates, sample = self._sort_sample(request, self._names.offers_for(request))
+        if (
+            self._questions
+            and len(candidates.eligible) > 1
+            and await self._query_nodes(request, candidates)
+        ):
+            candidates = self.find_candidates(request, sample)
+        self.exclusions.record(request, candidates.excluded)
+        full = self.full_candidates(candidates) if candidates.excluded else []
+        if not full and candidates.eligible and all(map(self._is_gone, candidates.eligible)):
+            raise self._gone_error(request, candidates.eligible)
         # Waiting for a slot of a healthy replica is better than trying one that failed repeatedly.
-        if field.eligible and not (full and all(c.ejected for c in field.eligible)):
-            ordered = list(order_candidates(self._policy, request, field.eligible, self._random))
+        if candidates.eligible and not (full and all(c.ejected for c in candidates.eligible)):
+            ordered = list(
+                order_candidates(self._policy, request, candidates.eligible, self._random)
+            )
             self._policy.begun(request)
             if self._ledger.borrowed_slots is None:
                 for candidate in full:
                     if patient := longest_useful_wait(request, candidate, ordered):
-                        asked = replace(request, waits=False, patience=patient)
+                        limited = replace(request, waits=False, patience=patient)
                         with suppress(NoCapacity):
-                            return await self.wait_for_slot(asked, [candidate])
+                            return await self.wait_for_slot(limited, [candidate])
                 return ordered, False
-            left, holds_slot = await self._ledger.borrowed_slots.secure(request, ordered)
-            if left:
-                return left, holds_slot
+            remaining, holds_slot = await self._ledger.borrowed_slots.take_first_slot(
+                request, ordered
+            )
+            if remaining:
+                return remaining, holds_slot
             full += ordered
         if not full:
             names = chain(self._ledger.workers().by_name, self._world.catalog.offers)
-            raise no_candidate_error(request, field.excluded, names)
+            raise no_candidate_error(request, candidates.excluded, names)
         return await self.wait_for_slot(request, full)
 
-    async def _query_nodes(self, request: Request, field: CandidateSet) -> bool:
+    async def _query_nodes(self, request: Request, candidates: CandidateSet) -> bool:
         """Ask a few nodes about their replicas, if that is worth the time; return whether anything was learnt."""
         if self._questions is None or not self._policy.compares:
             return False
-        likely = candidates_to_query(request, field.eligible)
-        asked = [c for c in likely if c.worker is None and not c.rank]
-        if not asked:
+        likely = candidates_to_query(request, candidates.eligible)
+        queried = [c for c in likely if c.worker is None and not c.rank]
+        if not queried:
             return False
-        self._ledger.events["replica_questions"] += len(asked)
-        answers = await asyncio.gather(*(self._questions.ask(request, c) for c in asked))
-        for candidate, told in zip(asked, answers, strict=True):
-            if told is not None:
-                self._ledger.record_replica_answer(request, candidate, told)
+        self._ledger.events["replica_questions"] += len(queried)
+        answers = await asyncio.gather(*(self._questions.ask(request, c) for c in queried))
+        for candidate, answer in zip(queried, answers, strict=True):
+            if answer is not None:
+                self._ledger.record_replica_answer(request, candidate, answer)
         return any(answers)
 
     def may_return(self, request: Request) -> bool:
         """Return whether an absent replica is worth waiting for, under any of the requested names."""
         for name in (request.model, *request.fallbacks):
-            field = self.field(replace(request, model=name))
-            if any(map(self._ledger.may_return, field.eligible)):
+            candidates = self.find_candidates(replace(request, model=name))
+            if any(map(self._ledger.may_return, candidates.eligible)):
                 return True
-            if any(self._may_return_soon(e) for e in field.excluded):
+            if any(self._may_return_soon(e) for e in candidates.excluded):
                 return True
         return False
 
-    def _may_return_soon(self, one: Excluded) -> bool:
-        match one.reason:
+    def _may_return_soon(self, excluded: Excluded) -> bool:
+        match excluded.reason:
             case Reason.LOST | Reason.LEFT:
-                return self._world.absence_of(one.candidate.node) < RESTART
+                return self._world.absence_of(excluded.candidate.node) < RESTART
             case Reason.DRAINING:
                 return True
             case _:
@@ -295,20 +303,20 @@ class Chooser:
         return candidate.ejected and not self._ledger.may_return(candidate)
 
     def _gone_error(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
-        words = f"{display_name(request.model)} is known, but none of its workers has answered for some time"
+        message = f"{display_name(request.model)} is known, but none of its workers has answered for some time"
         seconds = min(self._ledger.condition(c).retry_in for c in candidates)
-        return NobodyServes(words, retry_after=max(1.0, seconds))
+        return NobodyServes(message, retry_after=max(1.0, seconds))
 
-    def full_candidates(self, field: CandidateSet) -> list[Candidate]:
+    def full_candidates(self, candidates: CandidateSet) -> list[Candidate]:
         """Return the candidates excluded only for lack of a slot; only the healthy ones if there are any."""
-        full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
+        full = [e.candidate for e in candidates.excluded if e.reason is Reason.FULL]
         return [c for c in full if not c.ejected] or full
 
     async def wait_for_slot(
         self, request: Request, full: Sequence[Candidate]
     ) -> tuple[list[Candidate], bool]:
         """Wait for a slot of one of these candidates; return that candidate, and that its slot is held."""
-        service = await self._ledger.waiting.turn(request, full)
+        service = await self._ledger.waiting.wait_for_slot(request, full)
         worker = self._ledger.workers().by_key.get(service.key)
         if worker is None or worker.service != service:
             self._ledger.release(service)
@@ -316,16 +324,16 @@ class Chooser:
                 f"{display_name(request.model)} was unregistered while this request waited"
             )
         replica = OfferedReplica(Candidate(self._own, service, worker))
-        return self._ledger.rows(request, [replica]), True
+        return self._ledger.candidates(request, [replica]), True
 
     def _only_candidate(
-        self, request: Request, offered: NameOffers, lone: OfferedReplica
+        self, request: Request, offered: NameOffers, replica: OfferedReplica
     ) -> Candidate | None:
         """Return the only candidate, `None` if there is an objection to it that `candidates` has to name."""
-        [candidate] = self._ledger.rows(request, (lone,))
+        [candidate] = self._ledger.candidates(request, (replica,))
         choosy = request.verbatim is not None or request.pin is not ANYWHERE
         reason: Reason | None = None
-        if lone.worker is None:
+        if replica.worker is None:
             if request.own_only or self._world.presence_of(candidate.node) is not Presence.ALIVE:
                 return None
             if choosy:
@@ -334,7 +342,7 @@ class Chooser:
             reason = objection_to_own(request, candidate, None, self._ledger, draining=draining)
         if reason or candidate.told or candidate.ejected:
             return None
-        unseeing = offered.inputs and MediaNeeds(request).missing(candidate.service)
+        unseeing = offered.inputs_known and MediaNeeds(request).missing(candidate.service)
         return None if unseeing else candidate
 
     def _sort_sample(
@@ -350,14 +358,16 @@ class Chooser:
         if request.prefixes.goes_on or request.background:
             read = self._ledger.replicas_that_read(request)
             drawn += [o for o in starmap(Offer, read) if o in offers and o not in drawn]
-        field = self._sort_replicas(request, offered, drawn)
-        if sum(not c.rank for c in field.eligible) < ENOUGH:
+        candidates = self._sort_replicas(request, offered, drawn)
+        if sum(not c.rank for c in candidates.eligible) < ENOUGH:
             return self._sort_replicas(request, offered), None
-        return field, drawn
+        return candidates, drawn
 
-    def field(self, request: Request, among: Iterable[Offer] | None = None) -> CandidateSet:
+    def find_candidates(
+        self, request: Request, among: Iterable[Offer] | None = None
+    ) -> CandidateSet:
         """Return the replicas that may answer a request, and the excluded; of other nodes only those in `among`, if given."""
-        return self._sort_replicas(request, self._names.of(request), among)
+        return self._sort_replicas(request, self._names.offers_for(request), among)
 
     def _sort_replicas(
         self, request: Request, offered: NameOffers, among: Iterable[Offer] | None = None
@@ -367,7 +377,7 @@ class Chooser:
             request,
             offered,
             presence=world.presence_of,
-            known=self._ledger,
+            ledger=self._ledger,
             draining=world.draining,
             among=among,
         )

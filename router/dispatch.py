@@ -73,13 +73,13 @@ class Router:
         settings: RouterSettings,
         clock: Clock,
         *,
-        chance: RandomSource,
-        crew: BackgroundTasks,
+        random: RandomSource,
+        tasks: BackgroundTasks,
         lender: Lender | None = None,
         lingering: LingeringSlots | None = None,
         questions: ReplicaAsker | None = None,
     ) -> None:
-        """`crew` runs background tasks, `lender` gives out slots that another process manages, `questions` asks other nodes."""
+        """`tasks` runs background tasks, `lender` gives out slots that another process manages, `questions` asks other nodes."""
         self._world = world
         self.dialects = dialects
         self._policy = policy
@@ -87,20 +87,20 @@ class Router:
         self._settings = settings
         self._now = clock
         self._ledger = Ledger(
-            world, settings, now=clock, random=chance, lender=lender, lingering=lingering
+            world, settings, now=clock, random=random, lender=lender, lingering=lingering
         )
         self.lent_slots = LentSlots(self._ledger, own=world.own)
         self._chooser = Chooser(
-            self._ledger, world=world, policy=policy, random=chance, questions=questions
+            self._ledger, world=world, policy=policy, random=random, questions=questions
         )
-        self._stuck_check = StuckCheck(self._ledger.stuck, dialects, clock, crew)
+        self._stuck_check = StuckCheck(self._ledger.stuck, dialects, clock, tasks)
         self._runner = AttemptRunner(
             self._ledger,
             clock,
             world=world,
             dialects=dialects,
             waits=FirstByteWaits(CandidateLiveness(self._stuck_check, world)),
-            discovery=SlotDiscovery(dialects, self._ledger.limits, clock, crew),
+            discovery=SlotDiscovery(dialects, self._ledger.limits, clock, tasks),
         )
         # Borrowed slots are not spent on answers that may be thrown away.
         hedges = settings.hedge and not self._ledger.borrowed_slots
@@ -134,30 +134,30 @@ class Router:
             return None
         return self._first_attempts.start(request)
 
-    def whole(self, first: Attempt) -> Answer | None:
+    def answer_if_complete(self, first: Attempt) -> Answer | None:
         """Return the answer to what `start` sent, if it has come in one piece and only needs to be passed on."""
-        return self._first_attempts.whole(first)
+        return self._first_attempts.answer_if_complete(first)
 
-    def called(self, text: str) -> tuple[Record, ...]:
+    def find_nodes(self, text: str) -> tuple[Record, ...]:
         """Return the nodes that an id, its beginning or a name may mean; lost and left ones only if there are no others."""
-        found = self._world.catalog.called(text)
-        there = tuple(r for r in found if self._world.presence_of(r.node) not in _GONE)
-        return there or found
+        records = self._world.catalog.find_records(text)
+        present = tuple(r for r in records if self._world.presence_of(r.node) not in _GONE)
+        return present or records
 
     def explain(self, request: Request) -> RoutingExplanation:
         """Return where the request would be sent now, and why not to other replicas; sends nothing."""
         return self._chooser.explain(request)
 
-    def why(
-        self, request: Request, candidate: Candidate, among: Sequence[Candidate]
+    def explain_candidate(
+        self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]
     ) -> tuple[str, Mapping[str, float]]:
         """Describe briefly what speaks for one of these candidates, and return the figures behind it."""
-        policy, asked = self._policy, (request, candidate, among)
-        return policy.why(*asked), {**expectations(*asked), **policy.figures(*asked)}
+        policy, arguments = self._policy, (request, candidate, candidates)
+        return policy.why(*arguments), {**expectations(*arguments), **policy.figures(*arguments)}
 
-    def busy(self) -> dict[Service, Load]:
+    def busy_loads(self) -> dict[Service, Load]:
         """Return the load of this machine's workers that have requests, from any node."""
-        return self._ledger.busy()
+        return self._ledger.busy_loads()
 
     def load_of(self, worker: Worker) -> Load:
         """Return the load of one worker of this machine."""
@@ -169,22 +169,22 @@ class Router:
 
     def worker_of(self, project: str, model: str, cid: str, kind: Kind) -> Worker | None:
         """Return the worker of this machine that answers this kind of request for a replica, if any."""
-        named = self._ledger.workers().by_name.get(model, ())
-        home = (w for w in named if (w.service.project, w.service.cid) == (project, cid))
+        workers = self._ledger.workers().by_name.get(model, ())
+        home = (w for w in workers if (w.service.project, w.service.cid) == (project, cid))
         return next((w for w in home if serves(w.service, kind)), None)
 
-    def prefix_read_by(self, worker: Worker, said: Prefixes) -> Read | None:
+    def prefix_read_by(self, worker: Worker, prefixes: Prefixes) -> Read | None:
         """Return how much of a conversation a worker of this machine has read, `None` if nothing."""
-        read, _ = self._ledger.times.index.find_readers(said, self._now())
+        read, _ = self._ledger.times.prefix_index.find_readers(prefixes, self._now())
         return read.get((self._world.own, worker.service))
 
     def borrowed_slots(self) -> Mapping[Service, int]:
         """Return how many slots of each worker this process has borrowed from another process of its node."""
         return self._ledger.borrowed_slots.held if self._ledger.borrowed_slots else {}
 
-    def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
+    def record_loads(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in the load that another node reports for its replicas."""
-        self._ledger.hear(node, loads)
+        self._ledger.record_loads(node, loads)
 
     def forget(self, node: PeerId) -> None:
         """Forget what a node reported, and the slow start of its replicas: it is lost, or has left."""
@@ -195,14 +195,14 @@ class Router:
         return self._ledger.allowance(candidate)
 
     @property
-    def under_way(self) -> int:
+    def attempts_in_flight(self) -> int:
         """Number of attempts in flight that a caller still waits for."""
-        return self.in_flight.total() - (self._lingering.kept if self._lingering else 0)
+        return self.in_flight.total() - (self._lingering.kept_count if self._lingering else 0)
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         """Number of requests that wait for a worker to be ready."""
-        return self._held_requests.held
+        return self._held_requests.held_count
 
     def has_learnt_limit(self, service: Service) -> bool:
         """Return whether a worker of this machine has a bound that was learnt, not registered."""
@@ -226,26 +226,26 @@ class Router:
         """Return the replicas that offer a kind of service, this machine's first, including those that are absent now."""
         name, own = service_type_name(SERVICES[kind]), self._world.own
         offers = self._world.catalog.offers.get(name, ())
-        there = [(o.node, o.service) for o in offers if o.node != own]
-        return [*((own, w.service) for w in self._ledger.workers().by_name.get(name, ())), *there]
+        remote = [(o.node, o.service) for o in offers if o.node != own]
+        return [*((own, w.service) for w in self._ledger.workers().by_name.get(name, ())), *remote]
 
     async def check_alive(self, worker: Worker) -> bool:
         """Return whether a worker of this machine answers: it did so recently, is at work on a request, or answers a probe."""
-        vitals, by_key = self._ledger.health_table, self._ledger.workers().by_key
+        health, by_key = self._ledger.health_table, self._ledger.workers().by_key
         busy = (by_key.get(s.key) for n, s in self.in_flight if n == self._world.own)
         at_work = any(w is not None and w.api == worker.api for w in busy)
-        if at_work or vitals.recent(worker.api, self._now(), GREETED):
+        if at_work or health.answered_recently(worker.api, self._now(), GREETED):
             return True
         answers = await self._stuck_check.alive(worker)
-        vitals.probed(worker.api, self._now(), answers=answers)
+        health.record_probe(worker.api, self._now(), answers=answers)
         return answers
 
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask a worker of this machine to describe itself; return `None` if it does not do so now; raise `WorkerFailed`."""
-        said = await self.dialects[worker.dialect].describe(worker)
-        if said is not None and said != WorkerDescription():
-            self._ledger.health_table.probed(worker.api, self._now(), answers=True)
-        return said
+        description = await self.dialects[worker.dialect].describe(worker)
+        if description is not None and description != WorkerDescription():
+            self._ledger.health_table.record_probe(worker.api, self._now(), answers=True)
+        return description
 
     async def begin(self, request: Request, first: Attempt | None = None) -> tuple[Attempt, Routed]:
         """Return the first attempt that is answered, entered; the caller has to exit it.
@@ -254,7 +254,7 @@ class Router:
         """
         began = self._now()
         if first is None:
-            self._ledger.asked(began)
+            self._ledger.count_request(began)
             begun = await self._attempt_or_hold(request, began)
         else:
             try:
@@ -263,7 +263,7 @@ class Router:
                 failed = first, Failure(error, self._now() - began)
                 begun = await self._attempt_or_hold(request, began, failed)
         now = self._now()
-        self._held_requests.readiness.answered(begun[0].request.model, now)
+        self._held_requests.readiness.record_ready(begun[0].request.model, now)
         if request.aim:
             self.events["aims_met"] += now - began <= request.aim
             self.events["aims_missed"] += now - began > request.aim
@@ -279,7 +279,7 @@ class Router:
             if not is_not_ready(error):
                 raise
             if not request.holds:
-                error.hopeful = self._held_requests.hopeful(request, error)
+                error.hopeful = self._held_requests.may_be_ready_soon(request, error)
                 raise
             return await self._held_requests.until_ready(request, error, began, self._try_names)
 
@@ -291,17 +291,17 @@ class Router:
         return self._try_name(request, 0, failed)
 
     async def _try_fallbacks(self, request: Request) -> tuple[Attempt, Routed]:
-        names, tried, deaths = iterate_names(request), 0, request.deaths
-        asked = next(names)
+        names, attempts, deaths = iterate_names(request), 0, request.deaths
+        current = next(names)
         while True:
             try:
-                return await self._try_name(asked, tried)
+                return await self._try_name(current, attempts)
             except RouterError as error:
                 failed = error
             # An error without attempts of its own takes over the counts so far.
-            tried = failed.attempts = failed.attempts or tried
+            attempts = failed.attempts = failed.attempts or attempts
             deaths = failed.deaths = failed.deaths or deaths
-            asked = replace(names.send(failed), deaths=deaths)
+            current = replace(names.send(failed), deaths=deaths)
             if not self._may_retry(None, failed):
                 raise failed
 
@@ -313,21 +313,21 @@ class Router:
         died: set[tuple[PeerId, Service]] = set()
         try:
             ordered = (
-                await self._chooser.ordered(request)
+                await self._chooser.choose(request)
                 if first is None
                 else ([first.candidate, *first.others], False)
             )
             return await self._try_candidates(request, ordered, before, died, failure)
         except WorkerError as error:
-            field = self._chooser.field(request)
-            full = [c for c in self._chooser.full_candidates(field) if c.key not in died]
-            if full and error.elsewhere and not (request.once and error.sent):
-                asked = replace(request, deaths=error.deaths)
-                slot = await self._chooser.wait_for_slot(asked, full)
-                return await self._try_candidates(asked, slot, error.attempts, died)
+            candidates = self._chooser.find_candidates(request)
+            full = [c for c in self._chooser.full_candidates(candidates) if c.key not in died]
+            if full and error.elsewhere and not (request.is_once_only and error.sent):
+                current = replace(request, deaths=error.deaths)
+                slot = await self._chooser.wait_for_slot(current, full)
+                return await self._try_candidates(current, slot, error.attempts, died)
             if isinstance(error, WorkerBusy):
-                told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
-                error.retry_after = min((error.retry_after, *told))
+                pauses = (e.seconds for e in candidates.excluded if e.reason is Reason.TOLD)
+                error.retry_after = min((error.retry_after, *pauses))
             raise
 
     async def _try_candidates(
@@ -340,29 +340,31 @@ class Router:
     ) -> tuple[Attempt, Routed]:
         """Try candidates in order, after the first if that had a `failure`; add to `died` those that die before they answer."""
         began = self._now() - (failure.elapsed if failure else 0.0)
-        (candidate, *left), holds_slot = ordered
-        tried = 1
+        (candidate, *remaining), holds_slot = ordered
+        attempts = 1
         tries: Tries | None = None
         while True:
             if failure is not None:
                 request = count_deaths(request, failure.error)
                 if isinstance(failure.error, WorkerDied):
                     died.add(candidate.key)
-                tries = tries or self._start_tries([candidate, *left], once=request.once)
-                candidate, tried, holds_slot = tries.send(failure), tried + 1, False
-                left.remove(candidate)
+                tries = tries or self._start_tries(
+                    [candidate, *remaining], once=request.is_once_only
+                )
+                candidate, attempts, holds_slot = tries.send(failure), attempts + 1, False
+                remaining.remove(candidate)
             try:
                 if self._ledger.borrowed_slots and not holds_slot:
-                    holds_slot = await self._ledger.borrowed_slots.take(request, candidate)
-                elif tried > 1 and self._ledger.is_full(candidate):
+                    holds_slot = await self._ledger.borrowed_slots.take_slot(request, candidate)
+                elif attempts > 1 and self._ledger.is_full(candidate):
                     # It had room when it was chosen; now this request has to wait its turn like the others.
                     raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
-                others = left if tried < self._settings.attempts else ()
+                others = remaining if attempts < self._settings.attempts else ()
                 attempt = Attempt(
                     self._runner,
                     request,
                     candidate,
-                    number=before + tried,
+                    number=before + attempts,
                     others=tuple(others),
                     holds_slot=holds_slot,
                 )

@@ -68,12 +68,12 @@ class TooManyParts(BadRequest):
 class UnknownModel(RouterError):
     """No node serves a model of this name; `nearest` lists similar names.
 
-    If the caller ruled out all replicas that offer it, `asked` says how, and `nearest` may list them.
+    If the caller ruled out all replicas that offer it, `scope` says how, and `nearest` may list them.
     """
 
-    def __init__(self, model: str, nearest: Sequence[str] = (), *, asked: str = "") -> None:
+    def __init__(self, model: str, nearest: Sequence[str] = (), *, scope: str = "") -> None:
         hint = f"; did you mean {', '.join(nearest)}?" if nearest else ""
-        super().__init__(f"no node serves the model {model!r}{asked}{hint}")
+        super().__init__(f"no node serves the model {model!r}{scope}{hint}")
         self.nearest = tuple(nearest)
 
 
@@ -246,8 +246,8 @@ class WorkerTooSmall(WorkerRejected):
     sent = False
 
     def __init__(self, body: bytes) -> None:
-        words = "the request is larger than the worker, or a proxy in front of it, accepts"
-        super().__init__(413, body, words)
+        message = "the request is larger than the worker, or a proxy in front of it, accepts"
+        super().__init__(413, body, message)
 
 
 class PoisonousRequest(WorkerError):

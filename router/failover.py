@@ -85,7 +85,7 @@ class ContinuedText:
         self.seams = 0
         self.state = StreamState.OPEN
 
-    def take(self, event: Event) -> bytes:
+    def feed(self, event: Event) -> bytes:
         """Take in an event of the present part, and return the bytes of it for the caller, possibly none."""
         if not event.data:
             return event.raw
@@ -95,22 +95,22 @@ class ContinuedText:
         if is_failure_event(event):
             self.state = StreamState.BROKEN
             return b""
-        said = parse_object(event.data)
-        empty = self._learn(said.get("choices"))
-        self._usage_reported = self._usage_reported or isinstance(said.get("usage"), dict)
+        payload = parse_object(event.data)
+        empty = self._learn(payload.get("choices"))
+        self._usage_reported = self._usage_reported or isinstance(payload.get("usage"), dict)
         if self._first:
-            self._head = self._head or {name: said[name] for name in _HEAD if name in said}
+            self._head = self._head or {name: payload[name] for name in _HEAD if name in payload}
             return event.raw
-        return b"" if empty else _event(self._rewrite_event(said))
+        return b"" if empty else _event(self._rewrite_event(payload))
 
     def decide_continuation(self, dead: PeerId) -> Resume | Finish | None:
         """Return how the stream goes on after the present part ended too soon, `None` if it does not."""
         progress = self._written - self._lost
         self._dead_node, self._lost = dead, self._written
-        left = self._tokens_left()
+        tokens_left = self._tokens_left()
         if self.state is StreamState.CLOSED:
             return Finish(b"")
-        if self.state is StreamState.COMPLETE or (left is not None and left < 1):
+        if self.state is StreamState.COMPLETE or (tokens_left is not None and tokens_left < 1):
             return Finish(self._last_events())
         # If the request kills each worker that comes to this place, two are enough.
         deadly = self.seams > 0 and not progress
@@ -118,10 +118,10 @@ class ContinuedText:
             return None
         self.seams += 1
         self.state, self._first = StreamState.OPEN, not self._head
-        body, deaths = orjson.dumps(self._continuation_body(left)), self._request.deaths + 1
-        asked = replace(self._request, body=body, deaths=deaths, verbatim=None)
+        body, deaths = orjson.dumps(self._continuation_body(tokens_left)), self._request.deaths + 1
+        request = replace(self._request, body=body, deaths=deaths, verbatim=None)
         # The stream does not wait for a worker to come back, and its first byte has come.
-        return Resume(replace(asked, holds=False, aim=0.0))
+        return Resume(replace(request, holds=False, aim=0.0))
 
     def seam_event(self, node: PeerId) -> bytes:
         """Return the event that marks where one worker's text ends and that of another, at `node`, begins."""
@@ -144,15 +144,15 @@ class ContinuedText:
         if not isinstance(delta, dict) or choice.get("index", 0) != 0:
             self._plain = False
             return False
-        others = any(delta[name] for name in delta if name not in ("role", "content"))
-        if others or choice.get("logprobs"):
+        has_other_content = any(delta[name] for name in delta if name not in ("role", "content"))
+        if has_other_content or choice.get("logprobs"):
             self._plain = False
         text = choice.get("text") if self._request.kind is Kind.COMPLETION else delta.get("content")
         if isinstance(text, str) and text:
             self._write(text)
         if choice.get("finish_reason") is not None:
             self.state = StreamState.COMPLETE
-        return not text and not others and self.state is StreamState.OPEN
+        return not text and not has_other_content and self.state is StreamState.OPEN
 
     def _write(self, text: str) -> None:
         self._written += 1
@@ -163,38 +163,38 @@ class ContinuedText:
         if self._plain:
             self._text.append(text)
 
-    def _rewrite_event(self, said: dict[str, object]) -> dict[str, object]:
+    def _rewrite_event(self, payload: dict[str, object]) -> dict[str, object]:
         """Return an event of a later part, rewritten as one of the first."""
-        match said.get("choices"):
+        match payload.get("choices"):
             case [{"delta": {"role": _, **delta}, **choice}]:
-                said["choices"] = [{**choice, "delta": delta}]
-        if isinstance(said.get("usage"), dict):
-            said["usage"] = self._sum(said["usage"])
-            said["modelvine"] = {"estimated": True, "seams": self.seams}
-        return said | self._head
+                payload["choices"] = [{**choice, "delta": delta}]
+        if isinstance(payload.get("usage"), dict):
+            payload["usage"] = self._sum(payload["usage"])
+            payload["modelvine"] = {"estimated": True, "seams": self.seams}
+        return payload | self._head
 
     def _sum(self, usage: object) -> dict[str, object]:
         """Return the usage of all parts. Broken-off parts are estimated, and the last worker counted them as prompt."""
         match usage:
             case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)}:
-                said = {
+                totals = {
                     "prompt_tokens": max(prompt - self._lost, 0),
                     "completion_tokens": completion + self._lost,
                 }
-                return {**said, "total_tokens": sum(said.values())}
+                return {**totals, "total_tokens": sum(totals.values())}
             case _:
                 return {}
 
     def _tokens_left(self) -> int | None:
         """Return how many tokens may still be written, `None` when there is no limit."""
         limits = [self._fields.get(name) for name in _LIMITS]
-        given = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-        return min(given) - self._written if given else None
+        positive = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+        return min(positive) - self._written if positive else None
 
-    def _continuation_body(self, left: int | None) -> dict[str, object]:
+    def _continuation_body(self, tokens_left: int | None) -> dict[str, object]:
         asking = dict(self._fields)
-        if left is not None:
-            asking |= {name: left for name in _LIMITS if asking.get(name) is not None}
+        if tokens_left is not None:
+            asking |= {name: tokens_left for name in _LIMITS if asking.get(name) is not None}
         text = "".join(self._text)
         if not text:
             return asking
@@ -205,10 +205,10 @@ class ContinuedText:
         return asking | {"messages": _with_answer(asking["messages"], text)}
 
     def _chunk(self, ending: object) -> dict[str, object]:
-        said: dict[str, object] = (
+        content: dict[str, object] = (
             {"text": ""} if self._request.kind is Kind.COMPLETION else {"delta": {}}
         )
-        return {**self._head, "choices": [{"index": 0, **said, "finish_reason": ending}]}
+        return {**self._head, "choices": [{"index": 0, **content, "finish_reason": ending}]}
 
     def _last_events(self) -> bytes:
         """Return the missing last events of a stream whose text is complete."""
@@ -216,9 +216,9 @@ class ContinuedText:
         match self._fields.get("stream_options"):
             case {"include_usage": True} if not self._usage_reported:
                 usage = {"prompt_tokens": 0, "completion_tokens": self._written}
-                told = {"usage": usage | {"total_tokens": self._written}}
+                totals = {"usage": usage | {"total_tokens": self._written}}
                 note = {"modelvine": {"estimated": True, "seams": self.seams}}
-                last += _event({**self._head, "choices": [], **told, **note})
+                last += _event({**self._head, "choices": [], **totals, **note})
         return last + _END
 
 
@@ -244,8 +244,8 @@ def continued_text(request: Request) -> ContinuedText | None:
 
 def is_failure_event(event: Event) -> bool:
     """Return whether a worker reports a failure by an event."""
-    said = parse_object(event.data) if b'"error"' in event.data else {}
-    return "error" in said and "choices" not in said
+    payload = parse_object(event.data) if b'"error"' in event.data else {}
+    return "error" in payload and "choices" not in payload
 
 
 def ended_too_soon(last: bytes) -> bool:
@@ -278,5 +278,5 @@ def _with_answer(messages: object, text: str) -> list[object]:
             return []
 
 
-def _event(said: Mapping[str, object]) -> bytes:
-    return b"data: " + orjson.dumps(said) + b"\n\n"
+def _event(payload: Mapping[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(payload) + b"\n\n"

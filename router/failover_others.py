@@ -25,33 +25,33 @@ class WorkerGaveUp(AnswerBroken):
 
 
 async def continue_stream(
-    whole: "ContinuedAnswer", routed: Routed, broken: AnswerBroken
+    answer: "ContinuedAnswer", routed: Routed, broken: AnswerBroken
 ) -> AsyncGenerator[bytes, None]:
     """Have other workers continue, one after the other, where the first part broke off."""
-    stream = _replay(whole)
+    stream = _replay(answer)
     while True:
         step = stream.decide_continuation(routed.candidate.node) if stream else None
         if stream is None or step is None:
             yield _failure_events(broken)
             return
-        whole.entered = False
-        await whole.part.__aexit__(None, None, None)
+        answer.entered = False
+        await answer.part.__aexit__(None, None, None)
         if isinstance(step, Finish):
             yield step.last
             return
         pin = replace_fields(step.request.pin, but=routed.candidate.key)
-        part = whole.ask(replace_fields(step.request, pin=pin))
+        part = answer.ask(replace_fields(step.request, pin=pin))
         try:
             routed = await part.__aenter__()
         except RouterError:
             yield _failure_events(broken)
             return
-        whole.part, whole.entered = part, True
+        answer.part, answer.entered = part, True
         if not routed.answer.streamed:
             raise AnswerBroken("the second worker does not stream")
         yield stream.seam_event(routed.candidate.node)
         try:
-            async with aclosing(_read_later_part(whole, routed, stream)) as later:
+            async with aclosing(_read_later_part(answer, routed, stream)) as later:
                 async for ready in later:
                     yield ready
         except AnswerBroken as error:
@@ -60,24 +60,24 @@ async def continue_stream(
             return
 
 
-def _replay(whole: "ContinuedAnswer") -> ContinuedText | None:
+def _replay(answer: "ContinuedAnswer") -> ContinuedText | None:
     """Parse what was sent, and return the stream that goes on from there; `None` if it cannot be continued."""
-    sent = whole.sent.whole()
-    stream = None if sent is None else failover.continued_text(whole.request)
+    sent = answer.recording.read_all()
+    stream = None if sent is None else failover.continued_text(answer.request)
     if stream is not None and sent:
         for event in Splitter(max_event_bytes=len(sent)).feed(sent):
-            stream.take(event)
+            stream.feed(event)
     return stream
 
 
 async def _read_later_part(
-    whole: "ContinuedAnswer", routed: Routed, stream: ContinuedText
+    answer: "ContinuedAnswer", routed: Routed, stream: ContinuedText
 ) -> AsyncGenerator[bytes, None]:
     """Read one more worker's part to its end; raise `AnswerBroken` if that comes too soon."""
     tokens = StreamUsage(hidden=routed.answer.hides_usage)
-    splitter = Splitter(max_event_bytes=whole.max_event_bytes)
+    splitter = Splitter(max_event_bytes=answer.max_event_bytes)
     chunk = routed.answer.first
-    tokens.events = routed.tally.opened(chunk) if routed.tally else 0
+    tokens.events = routed.tally.count_first_bytes(chunk) if routed.tally else 0
     try:
         while True:
             if ready := _feed_events(stream, splitter.feed(chunk), tokens):
@@ -89,7 +89,7 @@ async def _read_later_part(
             if not chunk:
                 break
             if routed.tally:
-                tokens.events += routed.tally.streamed([chunk])
+                tokens.events += routed.tally.count_chunks([chunk])
         if ready := _feed_events(stream, splitter.finish(), tokens):
             yield ready
         if stream.state in (StreamState.OPEN, StreamState.BROKEN):
@@ -99,7 +99,7 @@ async def _read_later_part(
     except EventTooLarge as error:
         raise AnswerBroken(str(error)) from error
     finally:
-        whole.spent(routed, tokens.usage())
+        answer.record_usage(routed, tokens.usage())
 
 
 def _failure_events(broken: AnswerBroken) -> bytes:
@@ -112,8 +112,8 @@ def _failure_events(broken: AnswerBroken) -> bytes:
 def _feed_events(stream: ContinuedText, events: list[Event], tokens: StreamUsage) -> bytes:
     ready: list[bytes] = []
     for event in events:
-        if tokens.passing(event.raw):
-            ready.append(stream.take(event))
+        if tokens.inspect(event.raw):
+            ready.append(stream.feed(event))
         if stream.state is StreamState.BROKEN:
             break
     return b"".join(ready)

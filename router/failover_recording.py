@@ -48,7 +48,7 @@ class Recording:
     )
 
     def __init__(self, signs: tuple[bytes, ...] = ()) -> None:
-        """Start with nothing. `take` leaves events that contain one of these byte strings."""
+        """Start with nothing. `record_similar` leaves events that contain one of these byte strings."""
         self._signs = signs
         self._begin = self._end = b""
         """How events begin and end, once that is known."""
@@ -62,7 +62,7 @@ class Recording:
         """Compressed blocks in a row; each marks its own end."""
         self._too_much = False
 
-    def take(self, events: bytes, *, all_or_none: bool = False) -> tuple[int, int]:
+    def record_similar(self, events: bytes, *, all_or_none: bool = False) -> tuple[int, int]:
         """Take in the first events as far as they have the form of earlier ones; return their number, and their bytes.
 
         With `all_or_none`, take none if there are others.
@@ -76,20 +76,20 @@ class Recording:
         self._keep(texts)
         return count, size
 
-    def add(self, events: bytes) -> None:
+    def record(self, events: bytes) -> None:
         """Take in events of any form."""
         newest = events
         if len(events) > LARGE:
             # At least the last event is kept.
-            at = events.rfind(_EVENT_END, 0, len(events) - LARGE)
-            newest = events[at + len(_EVENT_END) :] if at >= 0 else events
+            index = events.rfind(_EVENT_END, 0, len(events) - LARGE)
+            newest = events[index + len(_EVENT_END) :] if index >= 0 else events
         self._newest = [*self._newest, newest][-_NEWEST:]
-        few = b"" if self._begin else _first_events(events)
-        if few:
+        first = b"" if self._begin else _first_events(events)
+        if first:
             # The form is learnt from the first events, so that the others take little room.
-            self._store(few, few)
-            events = events[len(few) :]
-            events = events[self.take(events)[1] :]
+            self._store(first, first)
+            events = events[len(first) :]
+            events = events[self.record_similar(events)[1] :]
         if events:
             self._store(events, b"".join(self._newest[-2:]))
 
@@ -128,10 +128,10 @@ class Recording:
 
     @property
     def newest(self) -> bytes:
-        """The last few pieces of those that `add` took."""
+        """The last few pieces of those that `record` took."""
         return b"".join(self._newest)
 
-    def whole(self) -> bytes | None:
+    def read_all(self) -> bytes | None:
         """Return all that was sent; `None` if there was too much."""
         if self._too_much:
             return None
@@ -142,12 +142,12 @@ def _first_events(events: bytes) -> bytes:
     """Return the first few of more than `LARGE` bytes of events; none if they are longer than that."""
     if len(events) <= LARGE:
         return b""
-    at = 0
+    end = 0
     for _ in range(_FEW):
-        at = events.find(_EVENT_END, at, LARGE) + len(_EVENT_END)
-        if at < len(_EVENT_END):
+        end = events.find(_EVENT_END, end, LARGE) + len(_EVENT_END)
+        if end < len(_EVENT_END):
             return b""
-    return events[:at]
+    return events[:end]
 
 
 def _learn_form(events: bytes) -> tuple[bytes, bytes] | None:
@@ -158,21 +158,21 @@ def _learn_form(events: bytes) -> tuple[bytes, bytes] | None:
     parts = events.rsplit(_EVENT_END, 3)
     if len(parts) < 3 or parts[-1]:
         return None
-    one, two = parts[-3], parts[-2]
-    if one == two or len(one) > LARGE:
+    first, second = parts[-3], parts[-2]
+    if first == second or len(first) > LARGE:
         return None
-    begin = one[: one.rfind(b'"', 0, _common_prefix_length(one, two)) + 1]
-    at = one.find(b'"', len(one) - _common_prefix_length(one[::-1], two[::-1]))
-    return (begin, one[at:] + _EVENT_END) if begin and at > 0 else (b"", b"")
+    begin = first[: first.rfind(b'"', 0, _common_prefix_length(first, second)) + 1]
+    index = first.find(b'"', len(first) - _common_prefix_length(first[::-1], second[::-1]))
+    return (begin, first[index:] + _EVENT_END) if begin and index > 0 else (b"", b"")
 
 
-def _common_prefix_length(one: bytes, two: bytes) -> int:
+def _common_prefix_length(left: bytes, right: bytes) -> int:
     """Return the length of the common prefix."""
-    most = min(len(one), len(two))
-    for at in range(most):
-        if one[at] != two[at]:
-            return at
-    return most
+    shortest = min(len(left), len(right))
+    for index in range(shortest):
+        if left[index] != right[index]:
+            return index
+    return shortest
 
 
 def _decompress(blocks: bytes) -> bytes:
@@ -209,8 +209,8 @@ def _expand(abridged: bytes) -> list[bytes]:
             begin, end = abridged[at : at + first], abridged[at + first : at + first + last]
             at += first + last
         else:
-            found = abridged.find(_MARK, at)
-            stop = found if found >= 0 else len(abridged)
+            mark = abridged.find(_MARK, at)
+            stop = mark if mark >= 0 else len(abridged)
             pieces += (begin, abridged[at : stop - 1].replace(b"\n", end + begin), end)
             at = stop
     return pieces

@@ -51,7 +51,7 @@ class FirstPart:
     )
 
     def __init__(
-        self, routed: Routed, sent: Recording, spent: Callable[[Routed, Usage], None]
+        self, routed: Routed, sent: Recording, record_usage: Callable[[Routed, Usage], None]
     ) -> None:
         self.routed = routed
         self._chunks = routed.answer.rest
@@ -60,30 +60,30 @@ class FirstPart:
         self.opened = False
         """Whether its first bytes were passed on."""
         self._sent = sent
-        self._spent = spent
+        self._spent = record_usage
         self._concluded = self._over = False
         self._tally = routed.tally
         self._held = WholeEvents()
         self._tokens = StreamUsage(hidden=routed.answer.hides_usage)
         if self._tally is not None:
-            self._tokens.events = self._tally.opened(routed.answer.first)
-        self._ready = self._examine(self._held.take(routed.answer.first))
+            self._tokens.events = self._tally.count_first_bytes(routed.answer.first)
+        self._ready = self._examine(self._held.feed(routed.answer.first))
 
-    def opening(self) -> bytes:
+    def first_bytes(self) -> bytes:
         """Return what is ready of the first bytes, once."""
         ready, self._ready, self.opened = self._ready, b"", True
         return ready
 
-    def take(self, chunk: bytes) -> bytes:
+    def feed(self, chunk: bytes) -> bytes:
         """Take in the next bytes, and return what is ready to be passed on, possibly nothing."""
-        whole = self._held.take(chunk)
+        events = self._held.feed(chunk)
         # Nearly all events are like those before, without a failure or usage.
-        taken = self._take_similar(whole)
-        if taken == len(whole):
-            return whole
-        rest = whole[taken:]
+        taken = self._take_similar(events)
+        if taken == len(events):
+            return events
+        rest = events[taken:]
         self._count_events([rest])
-        return whole[:taken] + self._examine(rest)
+        return events[:taken] + self._examine(rest)
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what this part needs to see of the events that `cut_through` passes."""
@@ -96,14 +96,14 @@ class FirstPart:
 
     async def next(self) -> bytes:
         """Return what is next ready to be passed on, nothing at the end; raise `AnswerBroken` if it ends too soon."""
-        ready = b"" if self.opened else self.opening()
+        ready = b"" if self.opened else self.first_bytes()
         if ready:
             return ready
         while not (self.failure or self._over):
             chunk = await anext(self._chunks, b"")
             self._over = not chunk
             if chunk:
-                ready = self.take(chunk)
+                ready = self.feed(chunk)
             elif self._held.held:
                 ready = self._remember(self._held.rest)
             if ready:
@@ -130,7 +130,7 @@ class FirstPart:
 
     def _take_similar(self, events: bytes, *, all_or_none: bool = False) -> int:
         """Take in the events at the beginning that are like those before, and return their bytes."""
-        count, size = self._sent.take(events, all_or_none=all_or_none)
+        count, size = self._sent.record_similar(events, all_or_none=all_or_none)
         if count and self._tally is not None:
             self._tally.events += count
             self._tokens.events += count
@@ -138,11 +138,11 @@ class FirstPart:
 
     def _add(self, pieces: list[bytes]) -> None:
         for piece in pieces:
-            self._sent.add(piece)
+            self._sent.record(piece)
 
     def _count_events(self, chunks: list[bytes]) -> None:
         if self._tally is not None:
-            self._tokens.events += self._tally.streamed(chunks)
+            self._tokens.events += self._tally.count_chunks(chunks)
 
     def _examine(self, events: bytes) -> bytes:
         if contains(events, _ERROR):
@@ -150,9 +150,9 @@ class FirstPart:
         return self._remember(events)
 
     def _remember(self, events: bytes) -> bytes:
-        ready = self._tokens.passing(events)
+        ready = self._tokens.inspect(events)
         if ready:
-            self._sent.add(ready)
+            self._sent.record(ready)
         return ready
 
 
@@ -193,21 +193,21 @@ class ContinuedFlow(Flow):
     async def __anext__(self) -> bytes:
         return await self._rest.__anext__()
 
-    def here(self) -> tuple[bytes, bool]:
+    def read_nowait(self) -> tuple[bytes, bool]:
         """Return what has come of the first part, and whether the rest has to be awaited; raise `AnswerBroken`."""
         part = self._rest.part
-        ready = b"" if part.opened else part.opening()
+        ready = b"" if part.opened else part.first_bytes()
         if part.failure:
             return ready, True
-        chunk, over = self._flow.here()
+        chunk, ended = self._flow.read_nowait()
         if chunk:
-            ready = ready + part.take(chunk) if ready else part.take(chunk)
-        return ready, over or bool(part.failure)
+            ready = ready + part.feed(chunk) if ready else part.feed(chunk)
+        return ready, ended or bool(part.failure)
 
     @property
-    def prompt(self) -> bool:
+    def can_run_inline(self) -> bool:
         """Whether a listener may do all its work at once."""
-        return self._flow.prompt
+        return self._flow.can_run_inline
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what both parts need to see of the events that `cut_through` passes."""
@@ -235,7 +235,7 @@ Ask = Callable[[Request], AbstractAsyncContextManager[Routed]]
 class ContinuedAnswer:
     """The answer to one request, continued by other workers if its worker dies. Enter it as `Router.answer`.
 
-    What it yields is counted already: `spent` is called with the usage of each part.
+    What it yields is counted already: `record_usage` is called with the usage of each part.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class ContinuedAnswer:
         first: AbstractAsyncContextManager[Routed],
         *,
         max_event_bytes: int,
-        spent: Callable[[Routed, Usage], None],
+        record_usage: Callable[[Routed, Usage], None],
     ) -> None:
         self.ask = ask
         self.part = first
@@ -253,8 +253,8 @@ class ContinuedAnswer:
         self.entered = False
         self.request = request
         self.max_event_bytes = max_event_bytes
-        self.spent = spent
-        self.sent = Recording(RECORDED_SIGNS)
+        self.record_usage = record_usage
+        self.recording = Recording(RECORDED_SIGNS)
         self._rest: ContinuedRest | None = None
 
     async def __aenter__(self) -> Routed:
@@ -264,7 +264,7 @@ class ContinuedAnswer:
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed
         answer, flow = routed.answer, routed.answer.rest
-        first = FirstPart(routed, self.sent, self.spent)
+        first = FirstPart(routed, self.recording, self.record_usage)
         rest = self._rest = ContinuedRest(first, partial(continue_stream, self))
         answer.rest = ContinuedFlow(rest, flow) if isinstance(flow, Flow) else rest
         # These hold until the first part is concluded.

@@ -74,9 +74,9 @@ class FirstByteWaits:
             if first.since + LOOK_AFTER > now:
                 continue
             if self._liveness.is_silent(first.candidate):
-                looks = self._suspected[place] = before.get(place, 0) + 1
-                lost = looks >= LOOKS_CUT_OFF and self._liveness.is_cut_off(first.candidate)
-                for wait in waits if looks > 1 else ():
+                checks = self._suspected[place] = before.get(place, 0) + 1
+                lost = checks >= LOOKS_CUT_OFF and self._liveness.is_cut_off(first.candidate)
+                for wait in waits if checks > 1 else ():
                     if wait.elsewhere or any(map(self._liveness.is_trusted, wait.others)):
                         wait.give_up()
                     elif lost:

@@ -39,13 +39,13 @@ class LatencyQuantiles:
     def record(self, model: str, kind: Kind, seconds: float) -> None:
         """Take in how long an answer took."""
         latest, ordered = self._latencies.get((model, kind)) or (deque(), list[float]())
-        put_newest(self._latencies, (model, kind), (latest, ordered), most=MAX_MODELS)
+        put_newest(self._latencies, (model, kind), (latest, ordered), limit=MAX_MODELS)
         if len(latest) >= SAMPLES:
             ordered.remove(latest.popleft())
         latest.append(seconds)
         insort(ordered, seconds)
 
-    def slow(self, model: str, kind: Kind) -> float | None:
+    def slow_latency(self, model: str, kind: Kind) -> float | None:
         """Return the 95th percentile in seconds, `None` while too few answers are known."""
         _, ordered = self._latencies.get((model, kind), (None, ()))
         return ordered[len(ordered) * 19 // 20] if len(ordered) >= FEWEST else None
@@ -73,7 +73,7 @@ class Hedger:
         request = attempt.request
         if request.stream or request.kind not in _KINDS:
             return attempt, await attempt.__aenter__()
-        slow, began = self._latencies.slow(request.model, request.kind), self._runner.now()
+        slow, began = self._latencies.slow_latency(request.model, request.kind), self._runner.now()
         if slow is None or slow > LONGEST_WAIT or not attempt.others:
             entered = attempt, await attempt.__aenter__()
         else:
@@ -85,8 +85,10 @@ class Hedger:
 
     def _second_attempt(self, first: Attempt) -> Attempt | None:
         """Return an attempt at another candidate; `None` if all are busy or in doubt, or the budget is spent."""
-        asked = first.candidate.place
-        idle = (c for c in first.others if c.place != asked and not c.rank and self._is_idle(c))
+        first_place = first.candidate.place
+        idle = (
+            c for c in first.others if c.place != first_place and not c.rank and self._is_idle(c)
+        )
         rival = next(idle, None)
         if rival is None or not self._ledger.try_charge_hedge():
             return None
@@ -97,8 +99,8 @@ class Hedger:
         )
 
     def _is_idle(self, candidate: Candidate) -> bool:
-        theirs = candidate.report.others if candidate.report else 0.0
-        return theirs < 1 and not self._ledger.in_flight.get(candidate.key)
+        requests_of_others = candidate.report.requests_of_others if candidate.report else 0.0
+        return requests_of_others < 1 and not self._ledger.in_flight.get(candidate.key)
 
 
 async def race(
@@ -120,13 +122,13 @@ async def race(
     winner: Attempt | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            trying = {group.create_task(enter(first))}
-            await asyncio.wait(trying, timeout=wait)
+            pending = {group.create_task(enter(first))}
+            await asyncio.wait(pending, timeout=wait)
             if not (entered or failed) and (other := second()) is not None:
-                trying.add(group.create_task(enter(other)))
-            while trying and not entered:
-                _, trying = await asyncio.wait(trying, return_when=asyncio.FIRST_COMPLETED)
-            for loser in trying:
+                pending.add(group.create_task(enter(other)))
+            while pending and not entered:
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for loser in pending:
                 loser.cancel()
         winner = next(iter(entered), None)
     finally:

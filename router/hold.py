@@ -54,7 +54,7 @@ class HeldRequests:
         self._bytes = 0
         self._queues: dict[str, _HeldQueue] = {}
 
-    def hopeful(self, request: Request, error: RouterError) -> bool:
+    def may_be_ready_soon(self, request: Request, error: RouterError) -> bool:
         """Return whether a worker that is absent or loading may be ready soon."""
         return isinstance(error, WorkerLoading) or self._chooser.may_return(request)
 
@@ -72,23 +72,23 @@ class HeldRequests:
         self.readiness.record_not_ready(request.model, error, self._now())
         patience = self._settings.ready_timeout - (self._now() - began)
         promising = self.readiness.is_worth_waiting(request.model, self._now())
-        error.hopeful = promising and self.hopeful(request, error)
+        error.hopeful = promising and self.may_be_ready_soon(request, error)
         if patience <= 0 or not error.hopeful or self._world.draining:
             raise self._with_eta(request, error)
-        room = self._queue_for(request)
-        if room is None:
+        queue = self._queue_for(request)
+        if queue is None:
             self._events["holds_refused"] += 1
             raise self._with_eta(request, error)
         self._events["held"] += 1
         ends = asyncio.get_running_loop().time() + patience
-        place, found_out = room.enter(), True
+        held, found_out = queue.enter(), True
         self._bytes += len(request.body)
         try:
-            while found_out := await room.turn(place, ends):
+            while found_out := await queue.wait_for_turn(held, ends):
                 try:
                     return await attempt(request)
                 except (NobodyServes, WorkerError) as again:
-                    again.hopeful = is_not_ready(again) and self.hopeful(request, again)
+                    again.hopeful = is_not_ready(again) and self.may_be_ready_soon(request, again)
                     if not again.hopeful or self._world.draining:
                         raise
                     error = again
@@ -98,8 +98,8 @@ class HeldRequests:
             raise
         finally:
             self._bytes -= len(request.body)
-            room.leave(place, found_out=found_out)
-            if not room.places:
+            queue.leave(held, found_out=found_out)
+            if not queue.places:
                 self._queues.pop(request.model, None)
         self._events["held_in_vain"] += 1
         raise self._with_eta(request, error)
@@ -110,16 +110,16 @@ class HeldRequests:
         return error
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         """Number of requests that wait now."""
-        return sum(len(room.places) for room in self._queues.values())
+        return sum(len(queue.places) for queue in self._queues.values())
 
     def _queue_for(self, request: Request) -> "_HeldQueue | None":
-        room = self._queues.get(request.model)
-        full = self.held >= MAX_HELD or self._bytes + len(request.body) > MAX_HELD_BYTES
-        if full or (room and len(room.places) >= self._settings.queue):
+        queue = self._queues.get(request.model)
+        full = self.held_count >= MAX_HELD or self._bytes + len(request.body) > MAX_HELD_BYTES
+        if full or (queue and len(queue.places) >= self._settings.queue):
             return None
-        return room or self._queues.setdefault(request.model, _HeldQueue())
+        return queue or self._queues.setdefault(request.model, _HeldQueue())
 
 
 class _HeldRequest:
@@ -139,32 +139,32 @@ class _HeldQueue:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self) -> _HeldRequest:
-        place = _HeldRequest()
-        self.places[place] = None
-        return place
+        held = _HeldRequest()
+        self.places[held] = None
+        return held
 
-    async def turn(self, place: _HeldRequest, ends: float) -> bool:
+    async def wait_for_turn(self, held: _HeldRequest, ends: float) -> bool:
         """Wait for this request's turn to try; return whether it came in time."""
-        if self._trying is place:
+        if self._trying is held:
             self._trying = None
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._schedule_try(self._pause)
         elif self._timer is None:
             self._schedule_try(self._pause)
-        place.turn = asyncio.get_running_loop().create_future()
+        held.turn = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout_at(ends):
-                await place.turn
+                await held.turn
         except TimeoutError:
             return False
         finally:
-            place.turn = None
+            held.turn = None
         return True
 
-    def leave(self, place: _HeldRequest, *, found_out: bool) -> None:
+    def leave(self, held: _HeldRequest, *, found_out: bool) -> None:
         """Remove a request; `found_out` says that its try ended otherwise than with no worker ready."""
-        del self.places[place]
-        if self._trying is place:
+        del self.places[held]
+        if self._trying is held:
             self._trying = None
         if found_out:
             self._let_all_try()
@@ -183,17 +183,17 @@ class _HeldQueue:
             self._trying = None
             self._let_all_try()
             return
-        waiting = next((place for place in self.places if _is_waiting(place)), None)
-        if waiting is not None and waiting.turn is not None:
-            self._trying = waiting
-            waiting.turn.set_result(None)
+        next_held = next((held for held in self.places if _is_waiting(held)), None)
+        if next_held is not None and next_held.turn is not None:
+            self._trying = next_held
+            next_held.turn.set_result(None)
             self._schedule_try(COMES_BACK)
 
     def _let_all_try(self) -> None:
-        for place in self.places:
-            if place.turn is not None and not place.turn.done():
-                place.turn.set_result(None)
+        for held in self.places:
+            if held.turn is not None and not held.turn.done():
+                held.turn.set_result(None)
 
 
-def _is_waiting(place: _HeldRequest) -> bool:
-    return place.turn is not None and not place.turn.done()
+def _is_waiting(held: _HeldRequest) -> bool:
+    return held.turn is not None and not held.turn.done()

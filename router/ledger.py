@@ -92,31 +92,31 @@ class Ledger:
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._budget = RetryBudget(settings.retry_share)
         self._local_loads = LocalLoads()
-        self.health = CircuitBreakers(random)
+        self.circuits = CircuitBreakers(random)
         self.retry_after = RetryAfter()
         self.slow_start = SlowStart()
         self.health_table = HealthTable()
 
-    def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
+    def candidates(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
         """Return replicas as candidates, with all that is known of them now."""
         now, kind, rows = self._now(), request.kind, []
-        occupancies, failing = self.occupancies, self.health.failing
+        occupancies, failing = self.occupancies, self.circuits.failing
         # Most requests are no conversation that a replica could have read.
         read = None if request.prefixes is NONE else ReadBefore(self.times, request, now)
         for replica in replicas:
             key, worker, silent = replica.key, replica.worker, False
             if worker is None:
                 node, service = key
-                report = self.reports.of(node, service, now)
-                time = self.times.told.of(node, (service, kind))
+                report = self.reports.newest(node, service, now)
+                time = self.times.reported_times.newest(node, (service, kind))
                 if (observed := self.times.observed.get((node, service, kind))) is not None:
                     report, time = observed.choose_figures(report, time)
             else:
                 report, time = None, self.times.own_service_time(worker.service, kind)
-                silent = self.stuck.silent(worker.api)
-            before = NOTHING_BEFORE if read is None else read.of(key)
-            there = occupancies.get(key)
-            row = replica.seen(there.count if there else 0, report, time, before)
+                silent = self.stuck.is_silent(worker.api)
+            before = NOTHING_BEFORE if read is None else read.cached_prefix(key)
+            occupancy = occupancies.get(key)
+            row = replica.as_candidate(occupancy.count if occupancy else 0, report, time, before)
             # Nearly all are healthy and have requested no pause.
             if silent or replica.address in failing or self.retry_after.paused_until:
                 row = self._with_health(row, now, silent=silent)
@@ -124,17 +124,17 @@ class Ledger:
         return rows
 
     def _with_health(self, row: Candidate, now: float, *, silent: bool) -> Candidate:
-        told = self.retry_after.left(row.address, now)
-        ejected = silent or not self.health.admits(row.address, now)
-        return replace_fields(row, told=told, ejected=ejected) if told or ejected else row
+        pause = self.retry_after.seconds_left(row.address, now)
+        ejected = silent or not self.circuits.admits(row.address, now)
+        return replace_fields(row, told=pause, ejected=ejected) if pause or ejected else row
 
-    def busy(self) -> dict[Service, Load]:
+    def busy_loads(self) -> dict[Service, Load]:
         """Return the load of this machine's workers that have requests, from any node."""
-        ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
-        if not ours:
+        counts = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
+        if not counts:
             return {}
         return self._local_loads.loads(
-            self.workers(), ours, self.waiting.queue_lengths(), self._now()
+            self.workers(), counts, self.waiting.queue_lengths(), self._now()
         )
 
     def load_of(self, worker: Worker) -> Load:
@@ -146,30 +146,30 @@ class Ledger:
             service, in_flight=count, queued=queued, slots=worker.capacity
         )
 
-    def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
+    def record_loads(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in the load that another node reports for its replicas."""
         now = self._now()
         for service, load in loads.items():
-            ours = self.in_flight[node, service]
-            self.reports.hear(node, service, Report(load, ours, now))
+            own_requests = self.in_flight[node, service]
+            self.reports.record(node, service, Report(load, own_requests, now))
 
     def replicas_that_read(self, request: Request) -> Iterable[tuple[PeerId, Service]]:
         """Return the replicas known to have read part of a request's conversation."""
         return self.times.replicas_that_read(request, self._now())
 
     def record_replica_answer(
-        self, request: Request, candidate: Candidate, told: ReplicaAnswer
+        self, request: Request, candidate: Candidate, answer: ReplicaAnswer
     ) -> None:
         """Take in what a candidate's node reports: its load, its service time, and how much of a conversation it has read."""
-        self.times.hear(request, candidate, told, self._now())
-        self.events["cache_found"] += told.read is not None
-        if told.load is not None:
-            self.hear(candidate.node, {candidate.service: told.load})
+        self.times.record_replica_answer(request, candidate, answer, self._now())
+        self.events["cache_found"] += answer.read is not None
+        if answer.load is not None:
+            self.record_loads(candidate.node, {candidate.service: answer.load})
 
     def forget(self, node: PeerId) -> None:
         """Forget what a node reported, and the slow start of its replicas: it is lost, or has left."""
         self.reports.forget(node)
-        self.times.told.forget(node)
+        self.times.reported_times.forget(node)
         self.slow_start.forget(node)
 
     def allowance(self, candidate: Candidate) -> float:
@@ -178,7 +178,7 @@ class Ledger:
 
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; it does not show that a worker has stopped, see `is_stopped`."""
-        return self.health.condition(candidate.address, self._now())
+        return self.circuits.condition(candidate.address, self._now())
 
     def should_learn_limit(self, worker: Worker) -> bool:
         """Return whether a worker's bound is to be learnt: none was registered, and all its requests pass through here.
@@ -192,11 +192,12 @@ class Ledger:
         candidate, now = Candidate(self._own, worker.service, worker), self._now()
         if self.is_stopped(candidate):
             return "silent: it has requests, but sends nothing"
-        life, failures = self.health_table.life(worker.api, now), self.condition(candidate).failures
-        if not life.known:
+        health = self.health_table.health_of(worker.api, now)
+        failures = self.condition(candidate).failures
+        if not health.known:
             return "no requests yet"
-        if not life.answers:
-            return f"no answer for {duration(life.silent)}" if life.ever else "never answered"
+        if not health.answers:
+            return f"no answer for {duration(health.silent)}" if health.ever else "never answered"
         return "ok" if failures < TRIP else f"{failures} failures in a row"
 
     def may_return(self, candidate: Candidate) -> bool:
@@ -206,14 +207,14 @@ class Ledger:
         if (
             self.borrowed_slots
             and candidate.worker
-            and not self.health_table.life(candidate.address, now).ever
+            and not self.health_table.health_of(candidate.address, now).ever
         ):
             return False
         return self.health_table.may_return(candidate.address, now)
 
     def is_stopped(self, candidate: Candidate) -> bool:
         """Return whether a candidate is a worker of this machine that no longer answers anything."""
-        return candidate.worker is not None and self.stuck.silent(candidate.worker.api)
+        return candidate.worker is not None and self.stuck.is_silent(candidate.worker.api)
 
     def release(self, service: Service) -> None:
         """Hand a slot of a local worker to the next waiting request, or free it."""
@@ -223,25 +224,25 @@ class Ledger:
 
     def reserved_slots(self, worker: Worker) -> int:
         """Return how many slots of a local worker no background request may take now."""
-        asked = self._local_loads.tallies[worker.service].asked
-        return int(worker.capacity > 1 and self._now() - asked < KEPT_FREE)
+        last_foreground_at = self._local_loads.tallies[worker.service].last_foreground_at
+        return int(worker.capacity > 1 and self._now() - last_foreground_at < KEPT_FREE)
 
     def record_foreground_request(self, service: Service) -> None:
         """Note that a foreground request goes to a local worker."""
-        self._local_loads.tallies[service].asked = self._now()
+        self._local_loads.tallies[service].last_foreground_at = self._now()
 
     def is_full(self, candidate: Candidate) -> bool:
         """Return whether a candidate is a worker of this machine without a free slot."""
         worker = candidate.worker
         return worker is not None and 0 < worker.capacity <= self.in_flight[candidate.key]
 
-    def count(self, service: Service) -> None:
+    def count_slot(self, service: Service) -> None:
         """Note that a slot of a local worker is taken."""
         self.occupancies[self._own, service].change(1, self._now())
 
-    def asked(self, now: float) -> None:
+    def count_request(self, now: float) -> None:
         """Count a new request in the retry budget."""
-        self._budget.began(now)
+        self._budget.count_request(now)
 
     def try_charge_retry(self, candidate: Candidate | None, error: RouterError) -> bool:
         """Return whether another attempt may follow this failure, of `candidate` if known; if so, charge the retry budget."""
@@ -251,69 +252,69 @@ class Ledger:
         place, under_way = "", 0
         if candidate is not None:
             place, under_way = candidate.place, 1 + self._count_in_flight(candidate)
-        if self._budget.spend(place, under_way, self._now()):
+        if self._budget.try_spend(place, under_way, self._now()):
             return True
         self.events["retries_refused"] += 1
         return False
 
     def try_charge_hedge(self) -> bool:
         """Return whether a second worker may be asked while the first is at work; if so, charge the retry budget."""
-        if not self._budget.spend("", 0, self._now()):
+        if not self._budget.try_spend("", 0, self._now()):
             return False
         self.events["hedged"] += 1
         return True
 
-    def began(self, attempt: "Attempt") -> None:
+    def record_start(self, attempt: "Attempt") -> None:
         """Begin an attempt. A request that waited for a slot already holds it."""
         candidate, now = attempt.candidate, attempt.began
         occupancy = attempt.occupancy = self.occupancies[candidate.key]
         occupancy.change(0 if attempt.holds_slot else 1, now)
         attempt.occupied_before = occupancy.seconds
-        if self.health.failing:
-            self.health.began(candidate.address, now)
+        if self.circuits.failing:
+            self.circuits.record_request(candidate.address, now)
         if occupancy.noted != self.slow_start.losses:
-            self.slow_start.began(candidate.node, candidate.service, now)
+            self.slow_start.record_request(candidate.node, candidate.service, now)
             occupancy.noted = self.slow_start.losses
         if candidate.worker is not None:
-            attempt.asked = self.stuck.began(candidate.worker.api, now)
+            attempt.asked_worker = self.stuck.record_request(candidate.worker.api, now)
 
-    def begun(self, attempt: "Attempt", answer: Answer, now: float) -> Tally | None:
+    def record_first_byte(self, attempt: "Attempt", answer: Answer, now: float) -> Tally | None:
         """Book the first byte of an attempt; return the tally of a local worker's events, `None` for another node."""
         candidate, request = attempt.candidate, attempt.request
         if request.prefixes is not NONE:
-            self.times.index.take(candidate.key, request.prefixes, now)
-        if self.health.failing:
-            self.health.show(candidate.address, Sign.BEGUN, now)
-        self.health_table.answered(candidate.address, now)
+            self.times.prefix_index.record_read(candidate.key, request.prefixes, now)
+        if self.circuits.failing:
+            self.circuits.record_sign(candidate.address, Sign.BEGUN, now)
+        self.health_table.record_answer(candidate.address, now)
         worker = candidate.worker
         if worker is None:
             self._record_report(attempt, answer, now)
             return None
         seconds = now - attempt.began
-        attempt.asked.answered(seconds, now)
+        attempt.asked_worker.record_first_byte(seconds, now)
         tally = self._local_loads.tallies[candidate.service]
-        tally.first = seconds
+        tally.first_byte_seconds = seconds
         if not request.background:
-            tally.asked = now
+            tally.last_foreground_at = now
         if answer.streamed:
-            self.times.began(attempt, worker, now)
+            self.times.record_first_byte(attempt, worker, now)
         return tally
 
-    def ended(self, attempt: "Attempt", failed: WorkerError | None, now: float) -> None:
+    def record_end(self, attempt: "Attempt", failed: WorkerError | None, now: float) -> None:
         """Book the end of an attempt: it failed, before or after its answer began, was answered, or its caller left."""
         candidate, answer, occupancy = attempt.candidate, attempt.answer, attempt.occupancy
         worker = candidate.worker
         if worker is None:
             if answer is not None:
-                report = self.reports.of(*candidate.key, now)
-                self.times.observe(attempt, answer, report, now)
+                report = self.reports.newest(*candidate.key, now)
+                self.times.record_peer_answer(attempt, answer, report, now)
             occupancy.change(-1, now)
         else:
             if answer is None:
-                attempt.asked.left()
+                attempt.asked_worker.record_no_answer()
             else:
                 self.waiting.record_slot_time(attempt.request.model, now - attempt.began)
-                self.times.ended(attempt, worker, answer, now)
+                self.times.record_answer(attempt, worker, answer, now)
             # If no bound was ever learnt, there is none that an answer could raise.
             if failed is not None or (answer is not None and self.limits.changes):
                 self._learn_limit(worker, occupancy, failed, now)
@@ -321,17 +322,19 @@ class Ledger:
             if not (claimed and self._keeps_slot(candidate.service, occupancy)):
                 occupancy.change(-1, now)
         if failed is None and answer is not None and self.slow_start.newcomers:
-            self.slow_start.answered(candidate.node, candidate.service)
-        if failed is not None or self.health.failing:
+            self.slow_start.record_answer(candidate.node, candidate.service)
+        if failed is not None or self.circuits.failing:
             self._record_health(candidate, answer, failed, now)
 
     def _record_report(self, attempt: "Attempt", answer: Answer, now: float) -> None:
         """Take in what another node reports of its worker in the headers of an answer."""
         node, service = attempt.candidate.key
         if answer.load is not None:
-            self.reports.hear(node, service, Report(answer.load, attempt.occupancy.count, now))
+            self.reports.record(node, service, Report(answer.load, attempt.occupancy.count, now))
         if answer.service_time is not None:
-            self.times.told.hear(node, (service, attempt.request.kind), answer.service_time)
+            self.times.reported_times.record(
+                node, (service, attempt.request.kind), answer.service_time
+            )
 
     def _count_in_flight(self, candidate: Candidate) -> int:
         if candidate.worker is not None:
@@ -362,8 +365,8 @@ class Ledger:
         service = worker.service
         match error:
             case WorkerBusy() if error.retry_after <= LONGEST_SLOT_WAIT:
-                self.limits.refused(service, occupancy.count, now)
-            case None if self.limits.answered(service, occupancy.count, now):
+                self.limits.record_refusal(service, occupancy.count, now)
+            case None if self.limits.record_answer(service, occupancy.count, now):
                 # One slot more: for the next waiting request, if any.
                 if self.waiting.hand_over(service, beyond=False):
                     occupancy.change(1, now)
@@ -373,12 +376,12 @@ class Ledger:
     ) -> None:
         """Take in what the end of an attempt shows about its address."""
         if answer is None and failed is not None:
-            self.health_table.take(candidate.address, failed, now)
+            self.health_table.record_error(candidate.address, failed, now)
         match failed:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
             case WorkerBusy(named=True, retry_after=seconds):
-                self.retry_after.told(candidate.address, seconds, now)
+                self.retry_after.record(candidate.address, seconds, now)
                 sign = Sign.ANSWERED
             case WorkerUnable():
                 # The worker was not even asked, or another node reports this of its worker.
@@ -388,6 +391,6 @@ class Ledger:
             case _:
                 # A peer that no longer serves the model fails too, until our catalog knows it.
                 sign = Sign.FAILED
-        self.health.show(candidate.address, sign, now)
-        if sign is Sign.FAILED and not self.health.admits(candidate.address, now):
-            self.slow_start.lost(candidate.node, candidate.service)
+        self.circuits.record_sign(candidate.address, sign, now)
+        if sign is Sign.FAILED and not self.circuits.admits(candidate.address, now):
+            self.slow_start.forget_replica(candidate.node, candidate.service)

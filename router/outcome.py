@@ -23,7 +23,7 @@ class Outcome:
     """State of the candidate's circuit after a failure; empty if it answered."""
 
     @property
-    def shows(self) -> Evidence | None:
+    def evidence(self) -> Evidence | None:
         """Evidence about the node: the path to it works, or does not. A failing worker shows nothing."""
         if self.error is None:
             return None if self.left else Evidence.ANSWERED
@@ -34,6 +34,6 @@ class Outcome:
                 return None
 
     @property
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether another node reported that it no longer serves the model: our catalog is behind."""
         return self.candidate.worker is None and isinstance(self.error, _STALE)

@@ -155,7 +155,7 @@ class Request:
     plain: bool = False
     trace: "Trace | None" = field(default=None, compare=False)
 
-    def asked(
+    def for_candidate(
         self, *, waits: bool, patience: float, holds: bool, passed: PassedHeaders
     ) -> "Request":
         """Return it with these fields changed, as a candidate gets it: written out, since it is done for most requests."""
@@ -166,6 +166,6 @@ class Request:
         )  # fmt: skip
 
     @property
-    def once(self) -> bool:
+    def is_once_only(self) -> bool:
         """Whether it must not be done twice: it begins or changes something at a service."""
         return self.target is not None and self.target.method != "GET"

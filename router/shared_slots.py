@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class Lender(Protocol):
     """Giver of slots. The implementation takes back a slot that was granted to a request that has left meanwhile."""
 
-    async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
+    async def take_slot(self, request: Request, services: Sequence[Service]) -> Service | None:
         """Take a slot of the first of these workers that has one for a request."""
 
-    async def turn(self, request: Request, services: Sequence[Service]) -> Service:
+    async def wait_for_slot(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
 
     def give_back(self, service: Service) -> None:
@@ -48,7 +48,7 @@ class BorrowedSlots:
         """Workers whose slots go back to the lender. While there are none, `hand_over` does nothing."""
         self.record_slot_time = lender.record_slot_time
 
-    async def secure(
+    async def take_first_slot(
         self, request: Request, ordered: list[Candidate]
     ) -> tuple[list[Candidate], bool]:
         """Take a slot for the first candidate that needs one; return which to try, and whether the first's slot is taken.
@@ -58,23 +58,27 @@ class BorrowedSlots:
         bounded = list(takewhile(needs_slot, ordered))
         if not bounded:
             return ordered, False
-        service = await self._lender.take(request, [candidate.service for candidate in bounded])
+        service = await self._lender.take_slot(
+            request, [candidate.service for candidate in bounded]
+        )
         if service is None:
             return ordered[len(bounded) :], False
         self._count_granted(service)
-        place = next(i for i, candidate in enumerate(bounded) if candidate.service == service)
-        return ordered[place:], True
+        index = next(i for i, candidate in enumerate(bounded) if candidate.service == service)
+        return ordered[index:], True
 
-    async def take(self, request: Request, candidate: Candidate) -> bool:
+    async def take_slot(self, request: Request, candidate: Candidate) -> bool:
         """Take a slot if a candidate needs one, and return whether it did; raise `WorkerBusy` if it is full."""
-        left, holds_slot = await self.secure(request, [candidate])
-        if not left:
+        remaining, holds_slot = await self.take_first_slot(request, [candidate])
+        if not remaining:
             raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
         return holds_slot
 
-    async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
-        """Wait for a slot as `SlotWaits.turn` does."""
-        service = await self._lender.turn(request, [candidate.service for candidate in full])
+    async def wait_for_slot(self, request: Request, full: Sequence[Candidate]) -> Service:
+        """Wait for a slot as `SlotWaits.wait_for_slot` does."""
+        service = await self._lender.wait_for_slot(
+            request, [candidate.service for candidate in full]
+        )
         self._count_granted(service)
         return service
 
@@ -93,7 +97,7 @@ class BorrowedSlots:
 
     def _count_granted(self, service: Service) -> None:
         self.held[service] += 1
-        self._ledger.count(service)
+        self._ledger.count_slot(service)
 
 
 class LentSlots:
@@ -103,12 +107,12 @@ class LentSlots:
         self._ledger = ledger
         self._own = own
 
-    async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
+    async def take_slot(self, request: Request, services: Sequence[Service]) -> Service | None:
         """Take a slot of the first of these workers that has one for a request."""
         return self.lend(services, background=request.background)
 
     def lend(self, services: Sequence[Service], *, background: bool) -> Service | None:
-        """Do what `take` does, which needs no waiting here."""
+        """Do what `take_slot` does, which needs no waiting here."""
         for service in services:
             worker = self._worker(service)
             if worker is None:
@@ -117,21 +121,21 @@ class LentSlots:
             if background:
                 taken += self._ledger.reserved_slots(worker)
             if not 0 < worker.capacity <= taken:
-                self._ledger.count(service)
+                self._ledger.count_slot(service)
                 return self._record_lent(service, background=background)
         return None
 
-    async def turn(self, request: Request, services: Sequence[Service]) -> Service:
+    async def wait_for_slot(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
         # One may have come free since the borrower was told that there is none.
         service = self.lend(services, background=request.background)
         if service is not None:
             return service
-        known = [(service, self._worker(service)) for service in services]
-        full = [Candidate(self._own, s, worker) for s, worker in known if worker is not None]
+        workers = [(service, self._worker(service)) for service in services]
+        full = [Candidate(self._own, s, worker) for s, worker in workers if worker is not None]
         if not full:
             raise NobodyServes(f"{display_name(request.model)} was unregistered")
-        granted = await self._ledger.waiting.turn(request, full)
+        granted = await self._ledger.waiting.wait_for_slot(request, full)
         return self._record_lent(granted, background=request.background)
 
     def give_back(self, service: Service) -> None:

@@ -29,31 +29,31 @@ class SlotDiscovery:
         dialects: Mapping[str, Dialect],
         limits: Limits,
         now: Clock,
-        crew: BackgroundTasks,
+        tasks: BackgroundTasks,
     ) -> None:
-        """`limits` takes in what a dialect was told; `crew` runs the queries."""
+        """`limits` takes in what a dialect was told; `tasks` runs the queries."""
         self._dialects = dialects
         self._limits = limits
         self._now = now
-        self._crew = crew
+        self._crew = tasks
         self._asked: dict[tuple[str, str, Service], float] = {}
 
     def is_due(self, worker: Worker) -> bool:
         """Return whether it is time to ask a worker."""
         return self._now() - self._asked.get(_worker_key(worker), -AGAIN) >= AGAIN
 
-    def ask(self, worker: Worker) -> None:
+    def query_if_due(self, worker: Worker) -> None:
         """Ask a worker, if it is time to."""
         if not self.is_due(worker):
             return
-        put_newest(self._asked, _worker_key(worker), self._now(), most=MAX_WORKERS)
+        put_newest(self._asked, _worker_key(worker), self._now(), limit=MAX_WORKERS)
         self._crew.spawn(self._query(worker))
 
     async def _query(self, worker: Worker) -> None:
         dialect = self._dialects.get(worker.dialect)
         slots = 0 if dialect is None else await dialect.slots(worker)
         if slots > 0:
-            self._limits.said(worker.service, slots, self._now())
+            self._limits.record_stated(worker.service, slots, self._now())
 
 
 def _worker_key(worker: Worker) -> tuple[str, str, Service]:

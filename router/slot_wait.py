@@ -34,15 +34,15 @@ Free = Callable[[], Awaitable[object]]
 class LingeringSlots:
     """What dialects note when they leave a request early, and what becomes of its slot. Lives on one event loop."""
 
-    def __init__(self, crew: BackgroundTasks, longest: float = LONGEST_LINGER) -> None:
-        """`crew` runs tasks until they end or the node does."""
-        self._crew = crew
+    def __init__(self, tasks: BackgroundTasks, longest: float = LONGEST_LINGER) -> None:
+        """`tasks` runs tasks until they end or the node does."""
+        self._crew = tasks
         self._longest = longest
         self.noted: defaultdict[Service, list[Free]] = defaultdict(list)
-        self.kept = 0
+        self.kept_count = 0
         """Number of slots that are taken now by requests that no caller waits for."""
 
-    def note(self, service: Service, free: Free) -> None:
+    def note_cancelled(self, service: Service, free: Free) -> None:
         """Note that a request was left before its end, and that its worker may go on with it until `free` returns."""
         if sum(map(len, self.noted.values())) < MAX_NOTES:
             self.noted[service].append(free)
@@ -54,7 +54,7 @@ class LingeringSlots:
         free = self.noted[service].pop()
         if not self.noted[service]:
             del self.noted[service]
-        self.kept += 1
+        self.kept_count += 1
         self._crew.spawn(self._wait(service, free, slots))
         return True
 
@@ -65,7 +65,7 @@ class LingeringSlots:
         except TimeoutError:
             pass  # it was long enough
         finally:
-            self.kept -= 1
+            self.kept_count -= 1
             slots.release(service)
 
 
@@ -96,7 +96,7 @@ class SlotWaits:
         ahead = (ticket.accepts for ticket in self.claims if not ticket.background)
         return Counter(service for accepts in ahead for service in accepts)
 
-    async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
+    async def wait_for_slot(self, request: Request, full: Sequence[Candidate]) -> Service:
         """Wait until a slot of one of these workers is handed to this request, and return which; raise `NoCapacity`."""
         slots = sum(c.worker.capacity for c in full if c.worker)
         behind = request.background
@@ -104,29 +104,29 @@ class SlotWaits:
         if not request.waits and ahead > request.patience:
             raise self._queues.refusal(request.model, slots=slots)
         accepts = frozenset(candidate.service for candidate in full)
-        asked = request.model, request.caller, accepts
-        joined = self._queues.join(*asked, slots=slots, background=behind)
+        arguments = request.model, request.caller, accepts
+        joined = self._queues.join(*arguments, slots=slots, background=behind)
         if joined.displaced is not None:
             refusal = self._queues.refusal(request.model, slots=slots)
             displaced = self.claims.pop(joined.displaced)
             if not displaced.done():
                 displaced.set_exception(refusal)
-        turn: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
-        self.claims[joined.ticket] = turn
+        claim: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
+        self.claims[joined.ticket] = claim
         try:
             async with asyncio.timeout(self._patience):
-                return await turn
+                return await claim
         except TimeoutError as error:
-            if _was_granted(turn):
-                return turn.result()
+            if _was_granted(claim):
+                return claim.result()
             refusal = self._queues.refusal(request.model, slots=slots)
             raise NoCapacity(
                 f"no slot came free within {self._patience:g} s", retry_after=refusal.retry_after
             ) from error
         except asyncio.CancelledError:
-            if _was_granted(turn):
+            if _was_granted(claim):
                 # Its turn came at the very moment at which its caller left.
-                self._slots.release(turn.result())
+                self._slots.release(claim.result())
             raise
         finally:
             self._queues.leave(joined.ticket)
@@ -138,14 +138,14 @@ class SlotWaits:
         `beyond` says that it is no slot: its request was one more than the worker takes at one time. `background` says whether
         a background request may have it.
         """
-        while not beyond and (ticket := self._queues.freed(worker, background=background)):
-            turn = self.claims.pop(ticket)
+        while not beyond and (ticket := self._queues.pop_next(worker, background=background)):
+            claim = self.claims.pop(ticket)
             # A cancelled request may not have had the time to leave the queue.
-            if not turn.done():
-                turn.set_result(worker)
+            if not claim.done():
+                claim.set_result(worker)
                 return True
         return False
 
 
-def _was_granted(turn: asyncio.Future[Service]) -> bool:
-    return turn.done() and not turn.cancelled() and turn.exception() is None
+def _was_granted(claim: asyncio.Future[Service]) -> bool:
+    return claim.done() and not claim.cancelled() and claim.exception() is None

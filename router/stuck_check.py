@@ -24,25 +24,25 @@ class StuckCheck:
         stuck: StuckWorkers,
         dialects: Mapping[str, Dialect],
         now: Clock,
-        crew: BackgroundTasks,
+        tasks: BackgroundTasks,
     ) -> None:
-        """`crew` runs tasks until they end or the node does."""
+        """`tasks` runs tasks until they end or the node does."""
         self._stuck = stuck
         self._dialects = dialects
         self._now = now
-        self._crew = crew
+        self._crew = tasks
         self._stopped: dict[str, Worker] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def look(self, candidate: Candidate) -> None:
+    def probe_if_due(self, candidate: Candidate) -> None:
         """Probe a worker that a request waits for, if it is time to."""
         worker = candidate.worker
         if worker is not None and self._stuck.claim_probe(worker.api, self._now()):
             self._crew.spawn(self._probe(worker))
 
-    def silent(self, worker: Worker) -> bool:
+    def is_silent(self, worker: Worker) -> bool:
         """Return whether a worker no longer answers anything."""
-        return self._stuck.silent(worker.api)
+        return self._stuck.is_silent(worker.api)
 
     async def alive(self, worker: Worker) -> bool:
         """Probe a worker, in bounded time; return whether it answered."""
@@ -54,8 +54,8 @@ class StuckCheck:
         try:
             answered = await self.alive(worker)
         finally:
-            self._stuck.asked(worker.api, self._now(), answered=answered)
-        if self._stuck.silent(worker.api):
+            self._stuck.record_probe(worker.api, self._now(), answered=answered)
+        if self._stuck.is_silent(worker.api):
             self._stopped[worker.api] = worker
             self._watch()
 
@@ -65,7 +65,7 @@ class StuckCheck:
 
     def _tick(self) -> None:
         self._timer = None
-        self._stopped = {a: w for a, w in self._stopped.items() if self._stuck.silent(a)}
+        self._stopped = {a: w for a, w in self._stopped.items() if self._stuck.is_silent(a)}
         for address, worker in self._stopped.items():
             if self._stuck.claim_probe(address, self._now()):
                 self._crew.spawn(self._probe(worker))
@@ -86,7 +86,7 @@ class CandidateLiveness:
         if candidate.worker is None:
             self._world.request_probe(candidate.node)
         else:
-            self._stuck_check.look(candidate)
+            self._stuck_check.probe_if_due(candidate)
 
     def is_silent(self, candidate: Candidate) -> bool:
         """Return whether it did not answer."""
@@ -94,13 +94,13 @@ class CandidateLiveness:
         return (
             self._world.is_silent(candidate.node)
             if worker is None
-            else self._stuck_check.silent(worker)
+            else self._stuck_check.is_silent(worker)
         )
 
     def is_trusted(self, candidate: Candidate) -> bool:
         """Return whether it may be asked instead."""
         if candidate.worker is not None:
-            return not self._stuck_check.silent(candidate.worker)
+            return not self._stuck_check.is_silent(candidate.worker)
         return self._world.presence_of(candidate.node) is Presence.ALIVE
 
     def is_cut_off(self, candidate: Candidate) -> bool:

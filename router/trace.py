@@ -56,11 +56,11 @@ class AttemptTrace:
     error: str = ""
     """The class of the error that it failed with."""
 
-    def answered(self, route: str, status: int, now: float) -> None:
+    def record_first_byte(self, route: str, status: int, now: float) -> None:
         """Note the first byte."""
         self.route, self.status, self.first_byte = route, status, now
 
-    def over(self, error: Exception | None, usage: Usage | None, now: float) -> None:
+    def record_end(self, error: Exception | None, usage: Usage | None, now: float) -> None:
         """Note the end, the error, and the token usage."""
         self.ended, self.usage = now, usage
         self.error = "" if error is None else type(error).__name__
@@ -87,7 +87,7 @@ class Trace:
     ) -> AttemptTrace:
         """Return the trace of a new attempt."""
         expected = expectations(request, candidate, (candidate, *others))
-        made = AttemptTrace(
+        attempt = AttemptTrace(
             id=self.ids.span(),
             candidate=candidate,
             number=number,
@@ -96,8 +96,8 @@ class Trace:
             expected=expected.get("expected_seconds", -1.0),
         )
         if len(self.attempts) < MOST_ATTEMPTS:
-            self.attempts.append(made)
-        return made
+            self.attempts.append(attempt)
+        return attempt
 
     def outgoing_headers(self, passed: PassedHeaders, attempt: AttemptTrace) -> PassedHeaders:
         """Return the headers that travel with one attempt: the receiver's span is a child of the attempt's."""

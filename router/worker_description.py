@@ -49,31 +49,31 @@ class WorkerDescription:
     limits: Mapping[str, int] = field(default_factory=dict)
     fault: str = ""
 
-    def of(self, worker: Worker) -> OfferedModel:
+    def model_of(self, worker: Worker) -> OfferedModel:
         """Return what it reports of a registered model; a worker with a single model means that one, under any name."""
         name = worker.own_model
-        for wanted in (name, f"{name}:latest"):
-            if found := [model for model in self.models if model.name == wanted]:
+        for alias in (name, f"{name}:latest"):
+            if found := [model for model in self.models if model.name == alias]:
                 return next((one for one in found if one.type is worker.service.type), found[0])
         return self.models[0] if len(self.models) == 1 else OfferedModel(name)
 
 
-def complete_worker(worker: Worker, said: OfferedModel) -> Worker:
+def complete_worker(worker: Worker, offered: OfferedModel) -> Worker:
     """Return a worker completed by what it reported of itself, where its operator registered nothing."""
     service = worker.service
-    told = service.abilities & ~(PROTOCOLS | Ability.OWN_PATH)
-    known = replace(
+    registered = service.abilities & ~(PROTOCOLS | Ability.OWN_PATH)
+    completed = replace(
         service,
-        context=service.context or said.context,
-        abilities=service.abilities if told else service.abilities | int(said.abilities),
+        context=service.context or offered.context,
+        abilities=service.abilities if registered else service.abilities | int(offered.abilities),
     )
-    return worker if known == service else replace(worker, service=known)
+    return worker if completed == service else replace(worker, service=completed)
 
 
-def models_of(found: Iterable[OfferedModel]) -> tuple[OfferedModel, ...]:
+def models_of(reported: Iterable[OfferedModel]) -> tuple[OfferedModel, ...]:
     """Return the models with valid names, each once for each type."""
     models: dict[tuple[str, ModelType | None], OfferedModel] = {}
-    for model in found:
+    for model in reported:
         if len(models) >= MAX_MODELS:
             break
         if model.name and is_name(model.name):
@@ -81,30 +81,30 @@ def models_of(found: Iterable[OfferedModel]) -> tuple[OfferedModel, ...]:
     return tuple(models.values())
 
 
-def count_of(said: object, most: int = MAX_CONTEXT) -> int:
+def count_of(value: object, most: int = MAX_CONTEXT) -> int:
     """Return a count from 1 to `most`, 0 for anything else."""
-    if not isinstance(said, int) or isinstance(said, bool):
+    if not isinstance(value, int) or isinstance(value, bool):
         return 0
-    return said if 0 < said <= most else 0
+    return value if 0 < value <= most else 0
 
 
-def first_count(said: Mapping[str, object], *names: str) -> int:
+def first_count(fields: Mapping[str, object], *names: str) -> int:
     """Return the first of these fields that is a number of tokens, 0 if none is."""
-    return next(filter(None, (count_of(said.get(name)) for name in names)), 0)
+    return next(filter(None, (count_of(fields.get(name)) for name in names)), 0)
 
 
-def text_of(said: object, most: int = MAX_SOFTWARE_CHARACTERS) -> str:
+def text_of(value: object, most: int = MAX_SOFTWARE_CHARACTERS) -> str:
     """Return a short printable text, `""` for anything else."""
-    if not isinstance(said, str) or not said.isprintable():
+    if not isinstance(value, str) or not value.isprintable():
         return ""
-    return said.strip()[:most]
+    return value.strip()[:most]
 
 
 def abilities_of(inputs: object, outputs: object) -> Ability:
     """Read two lists of words such as `text` and `image`; unknown words are ignored."""
-    found = Ability.NOT_SAID
-    for said, words in ((inputs, _IN), (outputs, _OUT)):
-        for word in said if isinstance(said, list) else ():
+    abilities = Ability.NOT_SAID
+    for listed, flags in ((inputs, _IN), (outputs, _OUT)):
+        for word in listed if isinstance(listed, list) else ():
             if isinstance(word, str):
-                found |= words.get(word, Ability.NOT_SAID)
-    return found
+                abilities |= flags.get(word, Ability.NOT_SAID)
+    return abilities

@@ -69,20 +69,20 @@ def read(worker: Worker) -> Mapping[str, str]:
 
 
 def _value(name: str, value: str) -> str:
-    named = _NAMED.fullmatch(value)
-    if named is None:
+    match = _NAMED.fullmatch(value)
+    if match is None:
         return value
     try:
-        found = _first_line(named[2])
+        content = _first_line(match[2])
     except (OSError, ValueError) as error:
         # Without the path: it is the operator's business, and this message reaches callers.
-        why = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise WorkerFailed(
-            f"the file of the worker's header {name!r} cannot be read: {why}"
+            f"the file of the worker's header {name!r} cannot be read: {reason}"
         ) from error
-    if not _VALUE.fullmatch(found):
+    if not _VALUE.fullmatch(content):
         raise WorkerFailed(f"the file of the worker's header {name!r} has no first line")
-    return named[1] + found
+    return match[1] + content
 
 
 def _first_line(path: str) -> str:
@@ -91,10 +91,10 @@ def _first_line(path: str) -> str:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is not a file")
-        found = os.read(descriptor, MAX_HEADERS_BYTES + 1)
+        content = os.read(descriptor, MAX_HEADERS_BYTES + 1)
     finally:
         os.close(descriptor)
-    line = found.partition(b"\n")[0].strip()
+    line = content.partition(b"\n")[0].strip()
     if len(line) > MAX_HEADERS_BYTES:
         raise ValueError(f"its first line has more than {MAX_HEADERS_BYTES} bytes")
     return line.decode("ascii", "replace")

@@ -62,14 +62,16 @@ class Figures:
         self._looking = asyncio.Lock()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    async def of(self, workers: Iterable[Worker]) -> Mapping[Service, FigureValues]:
+    async def query(self, workers: Iterable[Worker]) -> Mapping[Service, FigureValues]:
         """Return the figures of those of these workers that report any; the cached ones of other workers are dropped."""
-        asked = list(workers)
+        queried = list(workers)
         # A reader that comes during a query waits, and then finds its results.
         async with self._looking:
-            await asyncio.gather(*map(self._ask, asked))
-            self._told = {worker: self._told[worker] for worker in asked if worker in self._told}
-            return {worker.service: told for worker, (_, told) in self._told.items() if told}
+            await asyncio.gather(*map(self._ask, queried))
+            self._told = {worker: self._told[worker] for worker in queried if worker in self._told}
+            return {
+                worker.service: figures for worker, (_, figures) in self._told.items() if figures
+            }
 
     async def _ask(self, worker: Worker) -> None:
         until, _ = self._told.get(worker, (0.0, {}))
@@ -82,23 +84,23 @@ class Figures:
         if not isinstance(dialect, LoadReporting):
             return
         async with self._turns:
-            told = await dialect.figures(worker)
-        self._told[worker] = self._now() + (AGAIN if told is None else FRESH), told or {}
+            figures = await dialect.figures(worker)
+        self._told[worker] = self._now() + (AGAIN if figures is None else FRESH), figures or {}
 
 
-def valid_figures(told: Mapping[Figure, float]) -> FigureValues:
+def valid_figures(figures: Mapping[Figure, float]) -> FigureValues:
     """Leave out values that are not valid amounts: they come from a worker."""
-    return {figure: value for figure, value in told.items() if isfinite(value) and value >= 0}
+    return {figure: value for figure, value in figures.items() if isfinite(value) and value >= 0}
 
 
 def parse_metrics(text: bytes, names: Mapping[str, Figure]) -> FigureValues:
     """Read figures by their names in Prometheus' text format, each the sum of its series; others are ignored."""
-    found: dict[Figure, float] = {}
+    figures: dict[Figure, float] = {}
     for name, figure in names.items():
         series = rf"^{re.escape(name)}(?:\{{[^\n]*\}})? +(\S{{1,40}})".encode()
         for value in re.findall(series, text, re.MULTILINE):
             try:
-                found[figure] = found.get(figure, 0.0) + float(value)
+                figures[figure] = figures.get(figure, 0.0) + float(value)
             except ValueError:
                 continue
-    return valid_figures(found)
+    return valid_figures(figures)

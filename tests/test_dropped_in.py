@@ -75,7 +75,7 @@ def test_the_dialect_is_held_to_the_contract(tree: Path) -> None:
     file = tree / DIALECT
     law = f"{contract}::test_a_worker_that_dies_in_mid_stream_never_ends_it_silently"
     # With this change the first event ends the stream.
-    file.write_text(FILES[DIALECT].replace("over=why is not None", "over=True"))
+    file.write_text(FILES[DIALECT].replace("over=reason is not None", "over=True"))
     refused = held_to(tree, "-k", "parrot", law)
     file.write_text(FILES[DIALECT])
     assert refused.returncode == 1, refused.stdout

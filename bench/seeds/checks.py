@@ -159,8 +159,8 @@ class Checks:
         assert process is not None
         router, settings = parts.router, machine.settings
         sizes = {
-            "attempts under way": (router.under_way, 0),
-            "requests held": (router.held, 0),
+            "attempts under way": (router.attempts_in_flight, 0),
+            "requests held": (router.held_count, 0),
             "in flight": (router.in_flight.total(), 0),
             "records": (len(parts.registry.catalog.held), settings.registry.max_nodes),
             "weight of strangers": (self._weight(machine), settings.registry.stranger_services),

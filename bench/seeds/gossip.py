@@ -61,7 +61,7 @@ class Gossip:
         )
 
     def _deliver(self, place: "SeedMesh", what: str, sender: PeerId, *given: object) -> None:
-        if place.running():
+        if place.is_running():
             self.note("mesh", place.process.name, what, sender[-4:])
             getattr(place, what)(sender, *given)
 

@@ -170,7 +170,7 @@ class SeedMachine:
             await self._serve_link(context, process, closing)
             await parts.registry.start(_no_pipe)
             closing.push_async_callback(parts.registry.stop)
-            await parts.registry.introduce(
+            await parts.registry.publish_first_record(
                 services=parts.agent.workers.services(),
                 reach=Reach(
                     mesh=parts.registry.mesh.addresses(),
@@ -180,7 +180,7 @@ class SeedMachine:
                 agent="modelvine/seeds",
                 name=f"n{self.number}",
             )
-            closing.push_async_callback(parts.registry.stand, Standing.LEFT)
+            closing.push_async_callback(parts.registry.set_standing, Standing.LEFT)
             settings, counts = self.settings.web, parts.metrics.connections
             await serve(public_app(context), _port(process, HTTP), closing, settings, counts)
             if process.gone:

@@ -145,15 +145,15 @@ class SeedMesh:
         """Return the only protocol, if the peer is connected."""
         return ("/seeds/1",) if peer == self._peer or peer in self.lines else ()
 
-    def pin(self, addresses: tuple[str, ...]) -> None:
+    def set_bootstrap(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses."""
         self._bootstrap = addresses
 
-    def failures(self) -> Mapping[str, str]:
+    def bootstrap_failures(self) -> Mapping[str, str]:
         """Return nothing."""
         return {}
 
-    def keep(self, addresses: tuple[str, ...]) -> None:
+    def set_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled while there are few connections."""
         self._kept = addresses
 
@@ -178,27 +178,27 @@ class SeedMesh:
             for line in lines[:1]
         )
 
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Return how many frames this node's queue has refused."""
         return self._inbox.dropped
 
-    def relaying(self) -> Mapping[str, int]:
+    def relay_counts(self) -> Mapping[str, int]:
         """Return nothing."""
         return {}
 
-    def refused(self) -> Mapping[str, int]:
+    def refusal_counts(self) -> Mapping[str, int]:
         """Return nothing."""
         return {}
 
-    def tasks(self) -> int:
+    def task_count(self) -> int:
         """Return the number of running tasks."""
         return len(self._crew)
 
-    def standing(self) -> int:
+    def idle_stream_count(self) -> int:
         """Return 0: there are no idle streams."""
         return 0
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether this node takes part in the mesh."""
         return self._running and not self.process.gone
 
@@ -361,5 +361,5 @@ class SeedMesh:
         return Origin.RECORD if address in self._kept else Origin.ASKED
 
     def _require_running(self) -> None:
-        if not self.running():
+        if not self.is_running():
             raise MeshDown("the mesh is down")

@@ -54,7 +54,7 @@ class Dialers:
 
     def lost(self, number: int, other: int, now: float) -> None:
         """Note that a connection ended."""
-        self._dialer(number).lost(self._world.peer(other), now)
+        self._dialer(number).note_lost(self._world.peer(other), now)
         self._lacking.add(number)
 
     def enter(self, number: int) -> None:
@@ -98,7 +98,7 @@ class Dialers:
                 random.Random(world.rng.random()),
             )
             first = range(min(plan.bootstraps, plan.nodes))
-            dialer.aim(
+            dialer.set_targets(
                 *(
                     [f"/sim/{n}/p2p/{world.peer(n)}" for n in ns]
                     for ns in (first, self._kept(number))
@@ -119,7 +119,7 @@ class Dialers:
             if enough and (self._ticks + number) % 8:
                 continue
             busy = self._under_way.setdefault(number, set())
-            for target in self._dialer(number).due(self._connected(number) | busy, now):
+            for target in self._dialer(number).due_targets(self._connected(number) | busy, now):
                 busy.add(target.peer)
                 self._call(number, target)
 
@@ -162,7 +162,7 @@ class Dialers:
     def _call(self, number: int, target: DialTarget) -> None:
         def failed(now: float) -> None:
             self._under_way[number].discard(target.peer)
-            self._dialer(number).failed(target.peer, now)
+            self._dialer(number).note_failure(target.peer, now)
 
         other = self._world.number(target.peer)
         self.call(number, other, within=self._world.plan.mesh.dial_timeout, failed=failed)

@@ -99,7 +99,7 @@ class Member:
         """Do what is due, and plan the next tick."""
         self.hear(now)
         self.perform(self.replica.tick(now), now)
-        self.plan(max(self.replica.due(), now + 0.005))
+        self.plan(max(self.replica.next_due(), now + 0.005))
 
     def plan(self, when: float) -> None:
         """Plan a tick at `when`, unless an earlier one is planned."""
@@ -131,17 +131,17 @@ class Member:
             self.observe(self._world.peer(other), Evidence.PARTED, now)
 
     def observe(
-        self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
+        self, node: PeerId, evidence: Evidence, now: float, *, asked_at: float | None = None
     ) -> None:
         """Process evidence, after all frames that have arrived before it."""
         self.hear(now)
-        self.perform(self.replica.observe(node, evidence, now, asked=asked), now)
+        self.perform(self.replica.observe(node, evidence, now, asked_at=asked_at), now)
         if evidence not in LIFE:
             self._look_soon(now)
 
     def looked(self, node: PeerId, now: float) -> None:
         """Note that a round of probes is over."""
-        self.replica.members.ended(node, now)
+        self.replica.members.end_probe(node, now)
         self._look_soon(now)
 
     def perform(self, effects: Sequence[Effect], now: float) -> None:
@@ -270,7 +270,7 @@ class _Talk:
 
     def _replied(self, peer: PeerId, reply: bytes, now: float) -> None:
         if self._member.life == self._life:
-            seen = self._member.replica.observe(peer, Evidence.ANSWERED, now, asked=self._asked)
+            seen = self._member.replica.observe(peer, Evidence.ANSWERED, now, asked_at=self._asked)
             self._member.perform(seen, now)
             self.go_on(reply, now)
 

@@ -164,7 +164,7 @@ def speak(member: Member, now: float) -> None:
 def restart(world: World, number: int, *, kept: list[bytes]) -> None:
     """Restart a node under the next epoch, with the frames that its store kept of other nodes."""
     member = world.members[number]
-    epoch = member.replica.own.version.epoch + 1
+    epoch = member.replica.own_record.version.epoch + 1
     member.replica = world.new_replica(identity(number), epoch, full=member.full)
     member.replica.catalog = shared({})
     now = world.timeline.now
@@ -181,7 +181,7 @@ def _acquaint(replica: Replica, words: dict[PeerId, Signed]) -> None:
     for node, word in words.items():
         if node != own:
             try:
-                replica.learn(word, heard=0.0, now=0.0)
+                replica.merge_record(word, heard_at=0.0, now=0.0)
             except LimitReached as error:
                 raise SystemExit(
                     f"the plan has more nodes than registry.max_nodes: {error}"

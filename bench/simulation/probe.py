@@ -35,7 +35,7 @@ class Round:
         self._node = node
         self._other = world.number(node)
         self._life = member.life
-        self._going = member.replica.members.round(node, self._trips())
+        self._going = member.replica.members.probe_round(node, self._trips())
         self._open = 0
         self._found = Found()
         world.counters["probes"] += 1
@@ -96,7 +96,7 @@ class Round:
         if self._member.life != self._life:
             return
         member = self._member
-        member.observe(self._node, Evidence.ANSWERED, now, asked=asked)
+        member.observe(self._node, Evidence.ANSWERED, now, asked_at=asked)
         if reply == sync.EQUAL and not member.replica.lacks_hearsay():
             member.syncs += 1
         else:
@@ -126,7 +126,7 @@ class Round:
         except InvalidFrame:
             self._one_less(now)
             return
-        proved = self._member.replica.note_proof(self._node, helper, now, asked=asked)
+        proved = self._member.replica.note_proof(self._node, helper, now, asked_at=asked)
         self._member.perform(proved, now)
         self._found = Found(proven=True)
         self._one_less(now)

@@ -190,7 +190,7 @@ def joining(plan: Plan) -> list[Figure]:
     member = world.full()[-1]
     _take_down(world, member.number)
     world.timeline.run(world.timeline.now + DOWN_SECONDS)
-    epoch = Version(member.replica.own.version.epoch + 1, 0)
+    epoch = Version(member.replica.own_record.version.epoch + 1, 0)
     seen = world.watch(Sighting(member.peer, lambda r: _version(r, member.peer) > epoch))
     started = world.timeline.now
     restart(world, member.number, kept=[])
@@ -232,10 +232,10 @@ def _kill(plan: Plan, name: str, *, silently: bool) -> list[Figure]:
     died = world.timeline.now + world.settings.probe * world.rng.random()
     world.timeline.run(died)
     gone = world.watch(
-        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is Status.LOST)
+        Sighting(victim.peer, lambda r: r.member_health()[victim.peer].contact is Status.LOST)
     )
     doubted = world.watch(
-        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is not Status.ALIVE)
+        Sighting(victim.peer, lambda r: r.member_health()[victim.peer].contact is not Status.ALIVE)
     )
     world.kill(victim.number, silently=silently)
     world.timeline.run(died + 25.0)
@@ -306,7 +306,7 @@ def _see_each_other(full: Sequence[Member]) -> bool:
     # A node without a replica does not notice that it was cut off, so it does not announce itself again either.
     peers = [m.peer for m in full]
     return all(
-        m.replica.pulses()[peer].contact is not Status.LOST
+        m.replica.member_health()[peer].contact is not Status.LOST
         for m in full
         for peer in peers
         if peer != m.peer
@@ -314,7 +314,7 @@ def _see_each_other(full: Sequence[Member]) -> bool:
 
 
 def _sees_all(member: Member) -> bool:
-    return all(p.contact is not Status.LOST for p in member.replica.pulses().values())
+    return all(p.contact is not Status.LOST for p in member.replica.member_health().values())
 
 
 def _version(replica: Replica, peer: PeerId) -> Version:
@@ -325,7 +325,7 @@ def _version(replica: Replica, peer: PeerId) -> Version:
 def _missing(world: World, member: Member) -> float:
     held = member.replica.catalog.held
     return sum(
-        other.peer not in held or held[other.peer].record.version < other.replica.own.version
+        other.peer not in held or held[other.peer].record.version < other.replica.own_record.version
         for other in world.members
     )
 

@@ -311,7 +311,7 @@ class World:
     def noted(self, member: Member, nodes: Iterable[PeerId], now: float) -> None:
         """Check whether a node's news completes a sighting, or declares a living node lost."""
         for node in nodes:
-            pulse = member.replica.pulses().get(node)
+            pulse = member.replica.member_health().get(node)
             lost = pulse is not None and pulse.contact is Status.LOST and pulse.since == now
             if lost and self.overlay.up[self._numbers[node]]:
                 self.counters["deaths"] += 1

@@ -107,8 +107,8 @@ class Access:
         self._wall = wall
         # Of a request that a helper process forwards, no more than this is known.
         self._user = f"user {_OWN}, or root"
-        own = ("localhost", socket.gethostname(), *names)
-        self._own = _normal(own)
+        own_names = ("localhost", socket.gethostname(), *names)
+        self._own = _normal(own_names)
         self._names = self._own | _normal(settings.names)
         self._origins = frozenset(map(str.lower, settings.origins))
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -120,15 +120,15 @@ class Access:
 
         Return the answer to a CORS preflight from a page of an allowed origin, `None` for all other requests.
         """
-        headers, said = request.headers, self._header_facts(request)
+        headers, facts = request.headers, self._header_facts(request)
         host = headers.get("host", "")
-        if not said.named:
+        if not facts.named:
             raise NotAllowed(
                 f"{host[:100]!r} is not a name of this node: use its address or localhost, or add the name to web.names"
             )
         origin = headers.get("origin")
         if origin is None or _same_origin(origin, host):
-            self._identify(request, said)
+            self._identify(request, facts)
             return None
         if _ANY in self._origins or origin.lower() in self._origins:
             request[SHARED] = _shared(_ANY if _ANY in self._origins else origin.lower())
@@ -138,33 +138,33 @@ class Access:
             raise NotAllowed(
                 f"requests from pages of another origin are refused: {origin[:100]!r} is not in the setting web.origins"
             )
-        self._identify(request, said)
+        self._identify(request, facts)
         return None
 
-    def _identify(self, request: HttpRequest, said: _HeaderFacts) -> None:
+    def _identify(self, request: HttpRequest, facts: _HeaderFacts) -> None:
         """Note the caller's principal with the request; raise an `AuthError` if a valid key is required."""
         # On the path of every request: the common cases first.
         everybody = self._keyless is KeylessAccess.EVERYBODY and not self.tells_addresses
         machine = self._keyless is KeylessAccess.MACHINE
-        if not said.key and (everybody or (machine and _is_person(self._owner(request, said)))):
+        if not facts.key and (everybody or (machine and _is_person(self._owner(request, facts)))):
             request[PRINCIPAL] = ANYBODY
             if isinstance(request, LaneRequest):
                 # Each request with this head says the same, and the owner of the connection was looked up once.
                 request.head.admitted = True
             return
         free, near = is_open(request.path), partial(self.is_local_person, request)
-        found = ANYBODY if free else self.holder(said.key, near)
-        if self.tells_addresses and found is ANYBODY and not (free or near()):
+        principal = ANYBODY if free else self.with_key(facts.key, near)
+        if self.tells_addresses and principal is ANYBODY and not (free or near()):
             caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
-            told = request.headers.getall(FORWARDED_FOR, ())
-            found = self.without_key(self._proxies.caller_of(caller.address, told))
-        request[PRINCIPAL] = found
+            forwarded = request.headers.getall(FORWARDED_FOR, ())
+            principal = self.without_key(self._proxies.caller_of(caller.address, forwarded))
+        request[PRINCIPAL] = principal
 
     def without_key(self, address: str) -> Principal:
         """Return the principal of a caller without a key that is no person on this machine."""
         return Principal(address=network_of(address)) if address else ANYBODY
 
-    def holder(self, shown: str, near: Callable[[], bool] | None) -> Principal:
+    def with_key(self, key: str, near: Callable[[], bool] | None) -> Principal:
         """Return the principal for the key that a caller shows, empty for none; raise an `AuthError`.
 
         `near` says whether the caller is a person on this machine. Where it is `None`, every caller needs a key.
@@ -175,31 +175,33 @@ class Access:
             everybody = self._keyless is KeylessAccess.EVERYBODY
             return near is not None and (near() if by_place else everybody)
 
-        return holder_of(shown, self._keys, self._wall(), keyless=keyless)
+        return holder_of(key, self._keys, self._wall(), keyless=keyless)
 
     def may_view(self, request: web.Request) -> bool:
         """Return whether the caller may view this node's state now: a key may have ended since the request came."""
         try:
-            self.holder(shown_key(request.headers), partial(self.is_local_person, request)).look()
+            self.with_key(
+                shown_key(request.headers), partial(self.is_local_person, request)
+            ).check_view()
         except AuthError:
             return False
         return True
 
-    def change(self, request: web.Request) -> None:
+    def check_change(self, request: web.Request) -> None:
         """Raise unless the caller may change this node.
 
         Its own user or root on this machine may, and callers with an operator's key or the control token. Raise
         `RoleNotAllowed` or `NotAllowed`, and `UnsupportedMediaType` for a body that is not declared as JSON.
         """
-        asking = request.get(PRINCIPAL, ANYBODY)
-        if asking.key is not None and not asking.is_operator:
+        principal = request.get(PRINCIPAL, ANYBODY)
+        if principal.key is not None and not principal.is_operator:
             raise RoleNotAllowed(
-                f"this requires an operator's key; your key has the role {asking.key.role}"
+                f"this requires an operator's key; your key has the role {principal.key.role}"
             )
-        shown = asking.is_operator or self.holds_token(request)
-        if not shown and _from_another_page(request):
+        is_trusted = principal.is_operator or self.holds_token(request)
+        if not is_trusted and _from_another_page(request):
             raise NotAllowed("pages of another origin need the control token")
-        if not shown and not self.local(request):
+        if not is_trusted and not self.is_own_user(request):
             raise NotAllowed(
                 "this requires a process of the node's user or root on its machine, or the control token: send "
                 "'Authorization: Bearer TOKEN' with the content of control.token in the node's data directory"
@@ -207,7 +209,7 @@ class Access:
         if request.body_exists and request.content_type not in TAKEN_FOR_JSON:
             raise UnsupportedMediaType("send this as application/json")
 
-    def who(self, request: web.Request) -> str:
+    def author_of(self, request: web.Request) -> str:
         """Return the author of a change for the audit log: a key's name, or the user whose process calls."""
         asking: Principal = request.get(PRINCIPAL, ANYBODY)
         if asking.name:
@@ -215,7 +217,7 @@ class Access:
         owner = self._owner(request, self._header_facts(request))
         return self._user if owner is None else f"user {owner}"
 
-    def local(self, request: web.Request) -> bool:
+    def is_own_user(self, request: web.Request) -> bool:
         """Return whether the caller is a process of this node's own user or of root on this machine, and no proxy."""
         # A page can lead a browser here by a name that is allowed because a proxy uses it.
         if _from_another_page(request):
@@ -232,10 +234,10 @@ class Access:
         same = same_machine(there.address, here.address)
         return same and _is_person(self._sockets.owner(there, here))
 
-    def _owner(self, request: HttpRequest, said: _HeaderFacts) -> int | None:
+    def _owner(self, request: HttpRequest, facts: _HeaderFacts) -> int | None:
         """Return the uid of the calling process, `None` if it is unknown or the process may forward for other callers."""
         transport = request.transport
-        if transport is None or not said.directly:
+        if transport is None or not facts.directly:
             return None
         caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
         if caller.owner == UNASKED:
@@ -245,12 +247,12 @@ class Access:
     def _header_facts(self, request: HttpRequest) -> _HeaderFacts:
         """Return what the headers say, cached with a repeated head. Whether a key is valid is looked up each time."""
         derived = request.head.derived if isinstance(request, LaneRequest) else {}
-        found: _HeaderFacts | None = derived.get(_HeaderFacts)
-        if found is not None:
-            return found
+        cached: _HeaderFacts | None = derived.get(_HeaderFacts)
+        if cached is not None:
+            return cached
         headers = request.headers
         host = headers.get("host", "localhost")
-        said = derived[_HeaderFacts] = _HeaderFacts(
+        facts = derived[_HeaderFacts] = _HeaderFacts(
             named="host" not in headers
             or _ANY in self._names
             or _names_this_host(host, self._names),
@@ -259,7 +261,7 @@ class Access:
             and self._is_welcome(headers, host),
             key=shown_key(headers),
         )
-        return said
+        return facts
 
     def _is_welcome(self, headers: Mapping[str, str], host: str) -> bool:
         """Return whether no page of an origin that is not allowed has a browser send this, be it only to be read."""
@@ -280,8 +282,8 @@ class Access:
 
     def holds_token(self, request: web.Request) -> bool:
         """Return whether the caller shows the control token, and so could read this node's own files."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        matches = hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        matches = hmac.compare_digest(token.encode(errors="surrogateescape"), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
 
 
@@ -291,11 +293,11 @@ def _is_person(owner: int | None) -> bool:
 
 def shown_key(headers: Mapping[str, str]) -> str:
     """Return the key that a caller sends, in the header of OpenAI's clients or of Anthropic's; empty for none."""
-    said = headers.get("authorization")
-    if said is None:
+    authorization = headers.get("authorization")
+    if authorization is None:
         return headers.get("x-api-key", "")
-    scheme, _, given = said.partition(" ")
-    return given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _normal(names: Iterable[str]) -> frozenset[str]:
@@ -364,8 +366,8 @@ def is_own_address(host: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _names_this_host(header: str, names: frozenset[str]) -> bool:
-    named = _HOST.fullmatch(header)
-    host = (named[1] or named[2]).lower() if named else ""
+    match = _HOST.fullmatch(header)
+    host = (match[1] or match[2]).lower() if match else ""
     return parse_ip(host) is not None or host.rstrip(".") in names
 
 
@@ -381,5 +383,5 @@ def _same_origin(origin: str, host: str) -> bool:
 @lru_cache(maxsize=4096)
 def same_machine(caller: str, here: str) -> bool:
     """Return whether both ends of a connection are on one machine: a machine calls its own address from that same address."""
-    theirs, ours = parse_ip(caller), parse_ip(here)
-    return theirs is not None and (theirs.is_loopback or theirs == ours)
+    caller_ip, own_ip = parse_ip(caller), parse_ip(here)
+    return caller_ip is not None and (caller_ip.is_loopback or caller_ip == own_ip)

@@ -50,26 +50,26 @@ class AuditEntry:
 
 def chained(entry: AuditEntry) -> str:
     """Return the hash of an entry: SHA-256 of all its other fields, as JSON with sorted names."""
-    said = {name: value for name, value in asdict(entry).items() if name != "hash"}
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    fields = {name: value for name, value in asdict(entry).items() if name != "hash"}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def faults(entries: Iterable[AuditEntry]) -> Sequence[str]:
     """Return where the chains of nodes are broken: entries that were changed or are missing; empty if all are intact."""
-    found: list[str] = []
+    problems: list[str] = []
     last: dict[str, AuditEntry] = {}
     for entry in sorted(entries, key=lambda one: (one.node, one.number)):
-        place = f"entry {entry.number} of {entry.node}"
+        label = f"entry {entry.number} of {entry.node}"
         if entry.hash != chained(entry):
-            found.append(f"{place} was changed")
+            problems.append(f"{label} was changed")
         before = last.get(entry.node)
         if before is not None and entry.number != before.number + 1:
-            found.append(f"{entry.number - before.number - 1} before {place} are missing")
+            problems.append(f"{entry.number - before.number - 1} before {label} are missing")
         elif before is not None and entry.before != before.hash:
-            found.append(f"{place} does not follow the previous one")
+            problems.append(f"{label} does not follow the previous one")
         last[entry.node] = entry
-    return found
+    return problems
 
 
 _ENTRY = TypeAdapter(AuditEntry)
@@ -98,10 +98,10 @@ class AuditLog:
 
     async def restore(self) -> None:
         """Find the end of this node's chain; raise `StoreUnavailable`."""
-        own = [one for one in await self.entries() if one.node == self._node]
-        self._kept = [_name(one.node, one.number) for one in own]
-        if own:
-            self._number, self._hash = own[-1].number, own[-1].hash
+        entries = [entry for entry in await self.entries() if entry.node == self._node]
+        self._kept = [_name(entry.node, entry.number) for entry in entries]
+        if entries:
+            self._number, self._hash = entries[-1].number, entries[-1].hash
 
     async def add(self, who: str, action: str, target: str = "") -> None:
         """Write an entry; where the store does not work, the entry is written together with the next one."""
@@ -119,40 +119,40 @@ class AuditLog:
                 log.error("the store does not work: %r of %s is not in the audit log", action, who)
                 return
             self._number, self._hash = entry.number, chained(entry)
-            whole = {**asdict(entry), "hash": self._hash}
+            row = {**asdict(entry), "hash": self._hash}
             name = _name(entry.node, entry.number)
-            self._pending.append(Put(Space.AUDIT, name, json.dumps(whole).encode()))
+            self._pending.append(Put(Space.AUDIT, name, json.dumps(row).encode()))
             self._kept.append(name)
             await self._write()
 
-    async def note_settings(self, shown: Mapping[str, str], who: str) -> None:
+    async def note_settings(self, settings: Mapping[str, str], who: str) -> None:
         """Write an entry for each setting that differs from the last start; raise `StoreUnavailable`.
 
-        `shown` holds no secrets.
+        `settings` holds no secrets.
         """
-        held = (await self._store.read(Space.SELF)).get(_SETTINGS, b"")
+        stored = (await self._store.read(Space.SELF)).get(_SETTINGS, b"")
         try:
-            before = _SHOWN.validate_json(held) if held else shown
+            before = _SHOWN.validate_json(stored) if stored else settings
         except ValidationError:
             before = {}
-        for name in sorted(shown.keys() | before.keys()):
-            was, now = before.get(name, ""), shown.get(name, "")
+        for name in sorted(settings.keys() | before.keys()):
+            was, now = before.get(name, ""), settings.get(name, "")
             if was != now:
                 await self.add(who, "set", f"{name} {was or 'nothing'} -> {now or 'nothing'}")
-        self._settings = Put(Space.SELF, _SETTINGS, json.dumps(dict(shown)).encode())
+        self._settings = Put(Space.SELF, _SETTINGS, json.dumps(dict(settings)).encode())
         await self._store.write(self._settings)
 
     async def entries(self) -> Sequence[AuditEntry]:
         """Return the entries of all nodes of the site, by node and number; raise `StoreUnavailable`."""
-        held = await self._store.read(Space.AUDIT)
-        found = (_entry_of(name, value) for name, value in held.items())
-        return sorted((one for one in found if one), key=lambda one: (one.node, one.number))
+        rows = await self._store.read(Space.AUDIT)
+        parsed = (_entry_of(name, value) for name, value in rows.items())
+        return sorted((one for one in parsed if one), key=lambda one: (one.node, one.number))
 
     async def _write(self) -> None:
         old = self._kept[:-MAX_ENTRIES]
-        gone: list[Change] = [Delete(Space.AUDIT, name) for name in old]
+        deletes: list[Change] = [Delete(Space.AUDIT, name) for name in old]
         try:
-            await self._store.write(*self._pending, *gone)
+            await self._store.write(*self._pending, *deletes)
         except StoreUnavailable as error:
             log.error("%d entries of the audit log wait: %s", len(self._pending), error)  # noqa: TRY400 (a sentence)
             return
@@ -166,13 +166,13 @@ def _name(node: str, number: int) -> str:
 
 def _entry_of(name: str, value: bytes) -> AuditEntry | None:
     try:
-        found = _ENTRY.validate_json(value)
+        entry = _ENTRY.validate_json(value)
     except ValidationError:
-        found = None
-    if found is None or _name(found.node, found.number) != name:
+        entry = None
+    if entry is None or _name(entry.node, entry.number) != name:
         log.warning("an entry of the audit log cannot be read")
         return None
-    return found
+    return entry
 
 
 def read(rows: Iterable[Mapping[str, object]]) -> Sequence[AuditEntry]:

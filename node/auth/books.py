@@ -61,8 +61,8 @@ class ReceiptBook:
 
     def take(self) -> tuple[WaitingReceipt, ...]:
         """Return, and remove, the receipts that were added since the last call."""
-        held, self._held = self._held, []
-        return tuple(held)
+        receipts, self._held = self._held, []
+        return tuple(receipts)
 
 
 _DAY = 86_400
@@ -104,7 +104,7 @@ class UsageBook:
             tally = self._tallies[row] = UsageTally()
         tally.requests += 1
         tally.seconds += account.seconds
-        tally.first_seconds += account.first
+        tally.first_seconds += account.first_byte_seconds
         if account.status >= _REFUSED:
             tally.failed += 1
         if used is None or used.estimated:

@@ -35,11 +35,11 @@ class TrustedProxies:
     def __contains__(self, address: str) -> bool:
         return bool(self._networks) and _is_within(address, self._networks)
 
-    def caller_of(self, address: str, told: Iterable[str]) -> str:
-        """Return the caller's address; `address` is the connection's peer, `told` the values of its X-Forwarded-For lines."""
+    def caller_of(self, address: str, forwarded: Iterable[str]) -> str:
+        """Return the caller's address; `address` is the connection's peer, `forwarded` the values of X-Forwarded-For."""
         if address not in self:
             return address
-        hops = ",".join(told).rsplit(",", MAX_HOPS)
+        hops = ",".join(forwarded).rsplit(",", MAX_HOPS)
         caller = ""
         for hop in reversed(hops[-MAX_HOPS:]):
             caller = _read(hop)
@@ -65,8 +65,8 @@ def network_of(address: str) -> str:
 
 def _read(hop: str) -> str:
     """Return the address of one hop; empty if it is not an address."""
-    found = _HOP.fullmatch(hop.strip(" \t"))
-    read = _address(found[1] or found[2] or found[3]) if found else None
+    match = _HOP.fullmatch(hop.strip(" \t"))
+    read = _address(match[1] or match[2] or match[3]) if match else None
     return "" if read is None else str(read)
 
 

@@ -126,11 +126,11 @@ def issue(identity: signing.Identity, terms: Terms) -> Grant:
 
 def narrow(grant: Grant, terms: Terms) -> Grant:
     """Return a grant to pass on, under which `terms` hold as well; raise `GrantRefused` if it may not be passed on."""
-    left = grant.blocks[-1].terms.passes
-    if not left:
+    passes_left = grant.blocks[-1].terms.passes
+    if not passes_left:
         raise GrantRefused("this grant may not be passed on")
     secret, key = _new_key()
-    passes = min(terms.passes, left - 1)
+    passes = min(terms.passes, passes_left - 1)
     narrower = terms.model_copy(update={"key": key.hex(), "holder": "", "passes": passes})
     return replace(_extended(grant, narrower), secret=secret)
 
@@ -164,16 +164,16 @@ def read(text: str) -> Grant:
     head = 1 + signing.KEY_BYTES
     if len(raw) <= head or raw[0] != _VERSION or not 1 <= raw[head] <= MAX_BLOCKS:
         raise damaged
-    blocks, at = [], head + 1
+    blocks, offset = [], head + 1
     for _ in range(raw[head]):
-        size = int.from_bytes(raw[at : at + 2])
-        end = at + 2 + size + signing.SIGNATURE_BYTES
+        size = int.from_bytes(raw[offset : offset + 2])
+        end = offset + 2 + size + signing.SIGNATURE_BYTES
         if not 0 < size <= _MAX_BODY_BYTES or end > len(raw):
             raise damaged
-        body = raw[at + 2 : at + 2 + size]
-        blocks.append(Block(_terms(body), body, raw[at + 2 + size : end]))
-        at = end
-    secret = raw[at:]
+        body = raw[offset + 2 : offset + 2 + size]
+        blocks.append(Block(_terms(body), body, raw[offset + 2 + size : end]))
+        offset = end
+    secret = raw[offset:]
     if len(secret) not in {0, signing.KEY_BYTES}:
         raise damaged
     return Grant(raw[1:head], tuple(blocks), secret)
@@ -192,11 +192,11 @@ def check(grant: Grant, *, holder: PeerId | None = None) -> None:
             raise GrantRefused("this grant is for one node only")
     elif last.holder != holder or grant.secret:
         raise GrantRefused("this grant belongs to another node")
-    left = MAX_BLOCKS
+    passes_left = MAX_BLOCKS
     for block in grant.narrowing:
-        if block.terms.holder or left <= 0:
+        if block.terms.holder or passes_left <= 0:
             raise forged
-        left = min(left - 1, block.terms.passes)
+        passes_left = min(passes_left - 1, block.terms.passes)
     if last.holder and last != Terms(expires=last.expires, holder=last.holder):
         raise forged
     try:

@@ -80,8 +80,8 @@ def read(text: str) -> Invitation:
             f"this is not an invitation: it has more than {MAX_CHARACTERS:,} characters"
         )
     if text.startswith(NODE_PREFIX):
-        way = _way(text.removeprefix(NODE_PREFIX))
-        return Invitation(grants.read(way.grant), way.addresses, way.swarm_key)
+        contact = _way(text.removeprefix(NODE_PREFIX))
+        return Invitation(grants.read(contact.grant), contact.addresses, contact.swarm_key)
     grant, dot, rest = text.partition(".")
     return Invitation(grants.read(grant), _way(rest).addresses if dot else ())
 
@@ -97,9 +97,9 @@ def grant_in(text: str) -> Grant:
     return grants.read(text.partition(".")[0])
 
 
-def _coded(way: MeshContact) -> str:
-    said = way.model_dump_json(exclude_defaults=True).encode()
-    return urlsafe_b64encode(said).decode().rstrip("=")
+def _coded(contact: MeshContact) -> str:
+    body = contact.model_dump_json(exclude_defaults=True).encode()
+    return urlsafe_b64encode(body).decode().rstrip("=")
 
 
 def _way(coded: str) -> MeshContact:

@@ -83,8 +83,8 @@ class KeyRing:
     @property
     def keys(self) -> Sequence[ApiKey]:
         """All keys of users, sorted by name."""
-        found = self.table.by_name
-        return [found[name] for name in sorted(found) if name != CONTROL_TOKEN]
+        by_name = self.table.by_name
+        return [by_name[name] for name in sorted(by_name) if name != CONTROL_TOKEN]
 
     def now(self) -> float:
         """Return Unix time."""
@@ -116,9 +116,9 @@ class KeyRing:
         """Apply the changes of other nodes, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
-            await self.look()
+            await self.sync()
 
-    async def look(self) -> None:
+    async def sync(self) -> None:
         """Apply the changes that other nodes of the site have made, if any, and store the revocations that were heard."""
         try:
             await self.save()
@@ -127,12 +127,12 @@ class KeyRing:
             mark = (await self._store.read(Space.MARKS)).get(_MARK, b"")
             if mark != self._mark:
                 async with self._changing:
-                    known = len(self.keys)
+                    count = len(self.keys)
                     await self.restore()
-                if known and not self.keys:
+                if count and not self.keys:
                     log.error(
                         "the store has none of the %d keys that this node knew; their callers get 401 until you restore it",
-                        known,
+                        count,
                     )
         except StoreUnavailable as error:
             if self._reached:
@@ -143,25 +143,27 @@ class KeyRing:
                 log.info("the store is available again; keys are up to date")
             self._reached = True
 
-    async def create(self, wanted: Mapping[str, Allowance]) -> Mapping[str, str]:
+    async def create(self, allowances: Mapping[str, Allowance]) -> Mapping[str, str]:
         """Create keys, all or none, and return their secrets by name.
 
         Raise `KeyExists` for a name whose key has not ended, `LimitReached`, or `StoreUnavailable`.
         """
         async with self._changing:
             now = self._wall()
-            held = self.table.by_name
-            for name in wanted:
-                if name == CONTROL_TOKEN or (name in held and not held[name].ended(now)):
+            by_name = self.table.by_name
+            for name in allowances:
+                if name == CONTROL_TOKEN or (name in by_name and not by_name[name].end_reason(now)):
                     raise KeyExists(
                         f"the key {name!r} already exists: rotate or revoke it, or choose another name"
                     )
-            kept = {key.name for key in self.keys if not _is_over(key, now)}
-            if len(kept | set(wanted)) > MAX_KEYS:
+            current = {key.name for key in self.keys if not _is_over(key, now)}
+            if len(current | set(allowances)) > MAX_KEYS:
                 raise LimitReached(f"a site can have at most {MAX_KEYS:,} keys; revoke some first")
-            made = {name: new_secret() for name in wanted}
-            await self._store_keys(_new_key(name, made[name], wanted[name], now) for name in wanted)
-            return made
+            created = {name: new_secret() for name in allowances}
+            await self._store_keys(
+                _new_key(name, created[name], allowances[name], now) for name in allowances
+            )
+            return created
 
     async def grant(self, name: str, terms: Terms) -> Grant:
         """Sign a grant, which counts among the keys of this site.
@@ -171,38 +173,44 @@ class KeyRing:
         if self._identity is None:
             raise GrantRefused("this node has no key to sign with")
         async with self._changing:
-            now, held = self._wall(), self.table.by_name.get(name)
-            if name == CONTROL_TOKEN or (held is not None and not held.ended(now)):
+            now, existing = self._wall(), self.table.by_name.get(name)
+            if name == CONTROL_TOKEN or (existing is not None and not existing.end_reason(now)):
                 raise KeyExists(f"the key {name!r} already exists: choose another name")
-            own = [k for k in self.keys if k.issuer == self._identity.peer and k.expires > now]
-            if len(own) >= MAX_REVOKED or len(self.keys) >= MAX_KEYS:
+            unexpired = [
+                k for k in self.keys if k.issuer == self._identity.peer and k.expires > now
+            ]
+            if len(unexpired) >= MAX_REVOKED or len(self.keys) >= MAX_KEYS:
                 raise LimitReached(f"a node can have at most {MAX_REVOKED:,} unexpired grants")
-            made = grants.issue(self._identity, terms)
+            grant = grants.issue(self._identity, terms)
             allowed = terms.allowance().model_dump()
             key = ApiKey(
                 **allowed,
                 name=name,
-                hash=hash_of(made.id),
+                hash=hash_of(grant.id),
                 hint=GRANT_PREFIX[:HINT_CHARACTERS],
                 created=now,
-                issuer=made.peer,
-                grant=made.id,
+                issuer=grant.peer,
+                grant=grant.id,
             )
             await self._store_keys([key])
-            return made
+            return grant
 
     def revocations(self) -> tuple[Revocation, ...]:
         """Return the revocations of grants that this node itself signed and that have not expired."""
-        now, own = self._wall(), self._rules.node
-        found = (k for k in self.keys if k.issuer == own and k.revoked and k.expires > now)
-        return tuple(sorted(Revocation(k.grant, int(k.expires)) for k in found))
+        now, own_node = self._wall(), self._rules.node
+        revoked = (k for k in self.keys if k.issuer == own_node and k.revoked and k.expires > now)
+        return tuple(sorted(Revocation(k.grant, int(k.expires)) for k in revoked))
 
-    def hear(self, issuer: PeerId, revoked: Iterable[Revocation]) -> None:
+    def take_revocations(self, issuer: PeerId, revoked: Iterable[Revocation]) -> None:
         """Take in another node's revocations of grants, which are permanent; ignore those of nodes that are not trusted."""
         if issuer not in self._rules.trusted:
             return
         now = self._wall()
-        news = [one for one in revoked if one.expires > now and one.grant not in self._heard]
+        news = [
+            revocation
+            for revocation in revoked
+            if revocation.expires > now and revocation.grant not in self._heard
+        ]
         if news:
             self._add_revocations(news)
             self._unsaved += news
@@ -212,13 +220,18 @@ class KeyRing:
         """Store the revocations that were heard since the last call; raise `StoreUnavailable`."""
         if self._unsaved:
             news, now = tuple(self._unsaved), self._wall()
-            ended = [grant for grant, one in self._heard.items() if one.expires <= now]
-            over = {*ended, *self._dropped}
-            kept = (one for one in news if one.grant not in over)
-            rows = (Put(Space.REVOKED, one.grant, b"%d" % one.expires) for one in kept)
-            await self._store.write(*rows, *(Delete(Space.REVOKED, grant) for grant in over))
+            ended = [
+                grant for grant, revocation in self._heard.items() if revocation.expires <= now
+            ]
+            removed = {*ended, *self._dropped}
+            saved = (revocation for revocation in news if revocation.grant not in removed)
+            rows = (
+                Put(Space.REVOKED, revocation.grant, b"%d" % revocation.expires)
+                for revocation in saved
+            )
+            await self._store.write(*rows, *(Delete(Space.REVOKED, grant) for grant in removed))
             del self._unsaved[: len(news)]
-            self._dropped -= over
+            self._dropped -= removed
             for grant in ended:
                 self._heard.pop(grant, None)
 
@@ -228,38 +241,40 @@ class KeyRing:
         Raise `NoSuchKey`, `KeyExists` for a grant, or `StoreUnavailable`.
         """
         async with self._changing:
-            held = self._key(name)
-            if held.issuer:
+            key = self._key(name)
+            if key.issuer:
                 raise KeyExists(f"{name!r} is a grant: revoke it, and create a new invitation")
             secret = new_secret()
-            await self._store_keys([_new_key(name, secret, held, self._wall())])
+            await self._store_keys([_new_key(name, secret, key, self._wall())])
             return secret
 
     async def revoke(self, name: str) -> None:
         """End a key, at once and permanently; raise `NoSuchKey`."""
         async with self._changing:
-            held = self._key(name)
-            if not held.revoked:
-                await self._store_keys([held.model_copy(update={"revoked": self._wall()})])
+            key = self._key(name)
+            if not key.revoked:
+                await self._store_keys([key.model_copy(update={"revoked": self._wall()})])
 
     def _key(self, name: str) -> ApiKey:
-        found = self.table.by_name.get(name)
-        if found is None or name == CONTROL_TOKEN:
+        key = self.table.by_name.get(name)
+        if key is None or name == CONTROL_TOKEN:
             raise NoSuchKey(f"there is no key {name!r}; `modelvine key list` shows all keys")
-        return found
+        return key
 
     async def _store_keys(self, keys: Iterable[ApiKey]) -> None:
         changed = {key.name: key for key in keys}
         now, mark = self._wall(), secrets.token_bytes(8)
-        over = {key.name for key in self.keys if _is_over(key, now)} - changed.keys()
+        expired = {key.name for key in self.keys if _is_over(key, now)} - changed.keys()
         rows = [Put(Space.KEYS, n, key.model_dump_json().encode()) for n, key in changed.items()]
-        gone = (Delete(Space.KEYS, name) for name in over)
-        await self._store.write(*rows, *gone, Put(Space.MARKS, _MARK, mark))
-        # In a shared store another node may have changed other keys meanwhile: the next `look` compares the mark again.
+        deletes = (Delete(Space.KEYS, name) for name in expired)
+        await self._store.write(*rows, *deletes, Put(Space.MARKS, _MARK, mark))
+        # In a shared store another node may have changed other keys meanwhile: the next `sync` compares the mark again.
         if not self._store.shared:
             self._mark = mark
-        kept = (key for key in self.keys if key.name not in changed and key.name not in over)
-        self._replace([*kept, *changed.values()])
+        unchanged = (
+            key for key in self.keys if key.name not in changed and key.name not in expired
+        )
+        self._replace([*unchanged, *changed.values()])
 
     def _replace(self, keys: Iterable[ApiKey]) -> None:
         self.table = self._tabled(keys)
@@ -277,8 +292,8 @@ class KeyRing:
     def _tabled(self, keys: Iterable[ApiKey]) -> KeyTable:
         if not self._token:
             return KeyTable(keys, self._rules)
-        own = ApiKey(name=CONTROL_TOKEN, hash=hash_of(self._token), role=Role.OPERATOR)
-        return KeyTable([*keys, own], self._rules)
+        control_key = ApiKey(name=CONTROL_TOKEN, hash=hash_of(self._token), role=Role.OPERATOR)
+        return KeyTable([*keys, control_key], self._rules)
 
 
 def _is_over(key: ApiKey, now: float) -> bool:
@@ -295,18 +310,18 @@ def _revocations(rows: Mapping[str, bytes]) -> Iterator[Revocation]:
 
 
 def _new_key(name: str, secret: str, allowed: Allowance, now: float) -> ApiKey:
-    said = {field: getattr(allowed, field) for field in Allowance.model_fields}
+    terms = {field: getattr(allowed, field) for field in Allowance.model_fields}
     hint = secret[:HINT_CHARACTERS]
-    return ApiKey(**said, name=name, hash=hash_of(secret), hint=hint, created=now)
+    return ApiKey(**terms, name=name, hash=hash_of(secret), hint=hint, created=now)
 
 
 def _key_of_row(name: str, row: bytes) -> ApiKey | None:
     """Read a key in a store; return `None` for a row that no version wrote."""
     try:
-        found = ApiKey.model_validate_json(row)
+        key = ApiKey.model_validate_json(row)
     except ValidationError:
-        found = None
-    if found is None or found.name != name:
+        key = None
+    if key is None or key.name != name:
         log.warning("a key in the store cannot be read, and is not valid")
         return None
-    return found
+    return key

@@ -54,15 +54,15 @@ class KeyTable:
 
         `holder` is the node that shows the grant, `None` for a client. Signatures are checked last, and once.
         """
-        found = self._checked.get((text, holder))
-        if found is None:
+        key = self._checked.get((text, holder))
+        if key is None:
             grant = invitation.grant_in(text)
-            found = self._key_of(grant)
+            key = self._key_of(grant)
             grants.check(grant, holder=holder)
             if len(self._checked) >= MAX_CHECKED:
                 self._checked.clear()
-            self._checked[text, holder] = found
-        return found
+            self._checked[text, holder] = key
+        return key
 
     def _key_of(self, grant: Grant) -> ApiKey:
         """Return the key that the terms of a grant make here; raise `GrantRefused`. Signatures are not checked."""
@@ -74,16 +74,16 @@ class KeyTable:
             issuer = grant.peer
         except InvalidSignature as error:
             raise GrantRefused("this grant has no issuer") from error
-        known = row is not None and row.issuer == issuer
-        if not known and (issuer not in self.rules.trusted or issuer == self.rules.node):
+        is_known = row is not None and row.issuer == issuer
+        if not is_known and (issuer not in self.rules.trusted or issuer == self.rules.node):
             raise GrantRefused(
                 f"this grant is from {issuer}, which this node does not trust (node.trusted_issuers)"
             )
-        name = row.name if row and known else f"grant-{grant.id[:12]}"
-        revoked = row.revoked if row and known else float(grant.id in self.rules.revoked)
+        name = row.name if row and is_known else f"grant-{grant.id[:12]}"
+        revoked = row.revoked if row and is_known else float(grant.id in self.rules.revoked)
         key: ApiKey | None = None
         for number, block in enumerate(grant.narrowing):
-            said = block.terms.allowance().model_copy(
+            allowance = block.terms.allowance().model_copy(
                 update={
                     "expires": float(grant.expires),
                     "background": block.terms.background or bool(key and key.background),
@@ -91,7 +91,7 @@ class KeyTable:
             )
             part = hash_of(block.body.decode())
             key = ApiKey(
-                **said.model_dump(),
+                **allowance.model_dump(),
                 name=f"{name[:48]}.{part[:8]}" if number else name,
                 hash=part,
                 revoked=revoked,

@@ -95,11 +95,11 @@ class Allowance(KeyLimits):
 
     @field_validator("model_limits")
     @classmethod
-    def _each_once(cls, given: tuple[ModelLimit, ...]) -> tuple[ModelLimit, ...]:
+    def _each_once(cls, limits: tuple[ModelLimit, ...]) -> tuple[ModelLimit, ...]:
         # The limits of one pattern share one set of books.
-        if len({limit.model for limit in given}) < len(given):
+        if len({limit.model for limit in limits}) < len(limits):
             raise ValueError("a pattern occurs twice")
-        return given
+        return limits
 
 
 class ApiKey(Allowance):
@@ -119,7 +119,7 @@ class ApiKey(Allowance):
     """The grant that this one was passed on from; its terms hold as well."""
 
     @property
-    def line(self) -> "Iterator[ApiKey]":
+    def ancestry(self) -> "Iterator[ApiKey]":
         """This key, and all grants that it was passed on from."""
         key: ApiKey | None = self
         while key is not None:
@@ -135,7 +135,7 @@ class ApiKey(Allowance):
             key = key.within
         return True
 
-    def ended(self, now: float) -> str:
+    def end_reason(self, now: float) -> str:
         """Return why the key is no longer valid; empty while it is valid."""
         if self.revoked:
             return "revoked"

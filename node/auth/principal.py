@@ -62,7 +62,7 @@ class Principal:
         """Whether the principal's key has the role operator, and so may change this node."""
         return self.key is not None and self.key.role is Role.OPERATOR
 
-    def ask(self, *models: str, project: str = "") -> None:
+    def check_models(self, *models: str, project: str = "") -> None:
         """Raise `ModelNotAllowed` or `RoleNotAllowed` unless all these models may be used, by the names in the request.
 
         `project` is set if the request is for that project only.
@@ -79,11 +79,11 @@ class Principal:
                     f"this key is not for the model {model[:200]!r}, but for {shown}{more}"
                 )
 
-    def sees(self, name: str) -> bool:
+    def may_see(self, name: str) -> bool:
         """Return whether the holder's key is for a model, by `MODEL` or `PROJECT/MODEL`."""
         return self.key is None or self.key.allows(name)
 
-    def look(self) -> None:
+    def check_view(self) -> None:
         """Raise `RoleNotAllowed` unless the holder may view this node's state."""
         if self.key is not None and self.key.role is Role.USER:
             raise RoleNotAllowed(
@@ -118,7 +118,7 @@ def holder_of(
 
 def principal_of(key: ApiKey, now: float) -> Principal:
     """Return the holder of a key; raise `KeyExpired` or `KeyRevoked`. `now` is Unix time."""
-    match key.ended(now):
+    match key.end_reason(now):
         case "":
             return Principal(key)
         case "expired":

@@ -37,14 +37,14 @@ class OwnCounters:
         now = self._now()
         for name in [name for name, (_, until) in self._held.items() if until < now]:
             del self._held[name]
-        return [self._counted(one, now) for one in counts]
+        return [self._counted(count, now) for count in counts]
 
-    def _counted(self, one: Count, now: float) -> float:
-        held, _ = self._held.get(one.name, (0.0, 0.0))
-        stands = (max(held, now) if one.due else held) + one.amount
-        if one.amount:
-            self._held[one.name] = stands, max(now + one.ttl, stands if one.due else 0.0)
-        return max(stands - now, 0.0) if one.due else stands
+    def _counted(self, count: Count, now: float) -> float:
+        stored, _ = self._held.get(count.name, (0.0, 0.0))
+        stands = (max(stored, now) if count.due else stored) + count.amount
+        if count.amount:
+            self._held[count.name] = stands, max(now + count.ttl, stands if count.due else 0.0)
+        return max(stands - now, 0.0) if count.due else stands
 
 
 class QuotaSync:
@@ -60,11 +60,11 @@ class QuotaSync:
         """Call `listener` with the standings after each exchange with the store."""
         self._listeners.append(listener)
 
-    def hear(self, spent: Iterable[QuotaSpending]) -> None:
+    def hear(self, spendings: Iterable[QuotaSpending]) -> None:
         """Take in the spending of a helper process."""
-        for one in spent:
-            before = self._heard.get(one.name)
-            self._heard[one.name] = _sum(before, one) if before else one
+        for spending in spendings:
+            before = self._heard.get(spending.name)
+            self._heard[spending.name] = _sum(before, spending) if before else spending
 
     async def run(self) -> None:
         """Run a round every `PERIOD` seconds, until cancelled."""
@@ -74,23 +74,25 @@ class QuotaSync:
 
     async def round(self) -> None:
         """Report what was spent since the last round, and take in the standings of all processes together."""
-        own = {one.name: one for one in self._quotas.spent()}
+        own = {spending.name: spending for spending in self._quotas.spent()}
         heard, self._heard = self._heard, {}
-        told = [_sum(own.get(name), heard.get(name)) for name in {*own, *heard}]
-        for at in range(0, len(told), MAX_KEYS):
-            await self._tell(told[at : at + MAX_KEYS])
+        spendings = [_sum(own.get(name), heard.get(name)) for name in {*own, *heard}]
+        for index in range(0, len(spendings), MAX_KEYS):
+            await self._tell(spendings[index : index + MAX_KEYS])
 
-    async def _tell(self, told: Sequence[QuotaSpending]) -> None:
+    async def _tell(self, spendings: Sequence[QuotaSpending]) -> None:
         try:
-            found = await self._counters.count([c for one in told for c in _counts(one)])
+            amounts = await self._counters.count(
+                [c for spending in spendings for c in _counts(spending)]
+            )
         except StoreUnavailable:
-            for one in told:
-                self._quotas.give_back(one)
+            for spending in spendings:
+                self._quotas.give_back(spending)
             return
-        rows = zip(told, found[::3], found[1::3], found[2::3], strict=True)
+        rows = zip(spendings, amounts[::3], amounts[1::3], amounts[2::3], strict=True)
         standings = tuple(
-            QuotaStanding(one.name, requests, tokens, day, one.date)
-            for one, requests, tokens, day in rows
+            QuotaStanding(spending.name, requests, tokens, day, spending.date)
+            for spending, requests, tokens, day in rows
         )
         for standing in standings:
             self._quotas.learn(standing)
@@ -100,19 +102,19 @@ class QuotaSync:
 
 def _sum(one: QuotaSpending | None, other: QuotaSpending | None) -> QuotaSpending:
     if one is None or other is None:
-        found = one or other
-        if found is None:
+        only = one or other
+        if only is None:
             raise ValueError("nothing was spent")
-        return found
+        return only
     date = max(one.date, other.date)
     day = sum(each.day for each in (one, other) if each.date == date)
     requests, tokens = one.requests + other.requests, one.tokens + other.tokens
     return QuotaSpending(one.name, requests, tokens, day, date)
 
 
-def _counts(one: QuotaSpending) -> tuple[Count, Count, Count]:
+def _counts(spending: QuotaSpending) -> tuple[Count, Count, Count]:
     return (
-        Count(f"requests:{one.name}", one.requests, _RATE_TTL, due=True),
-        Count(f"tokens:{one.name}", one.tokens, _RATE_TTL, due=True),
-        Count(f"day:{one.date}:{one.name}", one.day, _DAY_TTL),
+        Count(f"requests:{spending.name}", spending.requests, _RATE_TTL, due=True),
+        Count(f"tokens:{spending.name}", spending.tokens, _RATE_TTL, due=True),
+        Count(f"day:{spending.date}:{spending.name}", spending.day, _DAY_TTL),
     )

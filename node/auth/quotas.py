@@ -64,17 +64,17 @@ class Quota:
         """Return why a request of so many tokens has to wait, `None` if it need not."""
         limits, books = self.limits, self.books
         kind: type[Limited] = RateExceeded
-        wait, words = 0.0, ""
+        wait, text = 0.0, ""
         if limits.concurrency and books.under_way >= limits.concurrency:
             kind, wait = TooManyAtOnce, 1.0
-            words = f"{limits.concurrency} concurrent requests"
+            text = f"{limits.concurrency} concurrent requests"
         elif limits.rpm and (wait := books.requests.wait(now, requests_a_minute(limits.rpm), 1)):
-            words = f"{limits.rpm:,} requests a minute, evenly spread"
+            text = f"{limits.rpm:,} requests a minute, evenly spread"
         elif limits.tpm and (wait := books.tokens.wait(now, tokens_a_minute(limits.tpm), estimate)):
-            words = f"{limits.tpm:,} tokens a minute"
+            text = f"{limits.tpm:,} tokens a minute"
         elif limits.tokens_per_day and (wait := books.day.wait(wall, limits.tokens_per_day)):
-            kind, words = DaySpent, f"{limits.tokens_per_day:,} tokens a day, which are used up"
-        return kind(f"{self.whose} {words}", wait, {}) if wait else None
+            kind, text = DaySpent, f"{limits.tokens_per_day:,} tokens a day, which are used up"
+        return kind(f"{self.whose} {text}", wait, {}) if wait else None
 
     def begin(self, now: float, wall: float, estimate: int) -> None:
         """Reserve a request's share: its estimate, at most the whole limit."""
@@ -163,9 +163,11 @@ class Quotas:
         now, wall = self._now(), self._wall()
         counted = any(q.limits.tpm or q.limits.tokens_per_day for q in quotas)
         estimate = estimated(request) if counted else 0
-        found = [o for quota in quotas if (o := quota.objection(now, wall, estimate)) is not None]
-        if found:
-            error = max(found, key=lambda objection: objection.retry_after)
+        objections = [
+            o for quota in quotas if (o := quota.objection(now, wall, estimate)) is not None
+        ]
+        if objections:
+            error = max(objections, key=lambda objection: objection.retry_after)
             error.headers = headers_of(quotas, now)
             raise error
         for quota in quotas:
@@ -187,14 +189,14 @@ class Quotas:
             yield QuotaSpending(name, requests.spent, tokens.spent, day.spent, day.date)
             requests.spent = tokens.spent = day.spent = 0.0
 
-    def give_back(self, told: QuotaSpending) -> None:
+    def give_back(self, spending: QuotaSpending) -> None:
         """Take back spending that could not be reported; what still matters is reported with the next round."""
-        books, now = self._books.setdefault(told.name, LimitUsage()), self._now()
-        for gcra, spent in ((books.requests, told.requests), (books.tokens, told.tokens)):
-            gcra.spent = min(gcra.spent + spent, max(gcra.due - now, 0.0))
+        books, now = self._books.setdefault(spending.name, LimitUsage()), self._now()
+        for gcra, amount in ((books.requests, spending.requests), (books.tokens, spending.tokens)):
+            gcra.spent = min(gcra.spent + amount, max(gcra.due - now, 0.0))
         books.day.turn(self._wall())
-        if told.date == books.day.date:
-            books.day.spent += told.day
+        if spending.date == books.day.date:
+            books.day.spent += spending.day
 
     def learn(self, standing: QuotaStanding) -> None:
         """Take in the total spending of a key at all processes."""
@@ -206,16 +208,16 @@ class Quotas:
     def _quotas_of(self, key: ApiKey, request: Request) -> list[Quota]:
         quotas = []
         # Requests with a grant that was passed on also count for the grants that it was passed on from.
-        for one in key.line if key.within else (key,):
-            if one.limits_anything:
-                books = self._books.setdefault(one.name, LimitUsage())
-                quotas.append(Quota(one, books, _OF_KEY))
-            for limit in one.model_limits:
+        for holder in key.ancestry if key.within else (key,):
+            if holder.limits_anything:
+                books = self._books.setdefault(holder.name, LimitUsage())
+                quotas.append(Quota(holder, books, _OF_KEY))
+            for limit in holder.model_limits:
                 names, project = (request.model, *request.fallbacks), request.pin.project
                 # A request with fallbacks may be answered by any of its models.
                 if limit.limits_anything and any(limit.counts(name, project) for name in names):
                     # The blank keeps this name apart from those of keys, which hold none.
-                    books = self._books.setdefault(f"{one.name} {limit.model}", LimitUsage())
+                    books = self._books.setdefault(f"{holder.name} {limit.model}", LimitUsage())
                     quotas.append(Quota(limit, books, f"for {limit.model} {_OF_KEY}"))
         return quotas
 
@@ -242,7 +244,7 @@ def estimated(request: Request) -> int:
     """Return the estimated tokens of a request's prompt and of its longest answer; 0 for kinds other than text."""
     if request.kind not in TEXT:
         return 0
-    limits = [int(found) for found in _LIMIT.findall(request.body)]
+    limits = [int(digits) for digits in _LIMIT.findall(request.body)]
     return prompt_tokens(request) + max(limits, default=USUAL_TOKENS)
 
 
@@ -253,14 +255,14 @@ def prompt_tokens(request: Request) -> int:
 
 def headers_of(quotas: Sequence[Quota], now: float) -> dict[str, str]:
     """Return OpenAI's rate limit headers for the scarcest of each kind: the limit, what is left, and the time to a reset."""
-    shown: dict[str, str] = {}
-    if found := [
+    headers: dict[str, str] = {}
+    if buckets := [
         (requests_a_minute(q.limits.rpm), q.books.requests) for q in quotas if q.limits.rpm
     ]:
-        shown |= _shown("requests", found, now)
-    if found := [(tokens_a_minute(q.limits.tpm), q.books.tokens) for q in quotas if q.limits.tpm]:
-        shown |= _shown("tokens", found, now)
-    return shown
+        headers |= _shown("requests", buckets, now)
+    if buckets := [(tokens_a_minute(q.limits.tpm), q.books.tokens) for q in quotas if q.limits.tpm]:
+        headers |= _shown("tokens", buckets, now)
+    return headers
 
 
 def _shown(unit: str, limits: Sequence[tuple[Rate, Gcra]], now: float) -> dict[str, str]:

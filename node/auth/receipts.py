@@ -94,8 +94,8 @@ class Page(BaseModel):
 
     def digest(self) -> str:
         """Return the page's correct hash: SHA-256 of all fields but hash and signature, as JSON with sorted names."""
-        said = self.model_dump(exclude={"hash", "signature"})
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        fields = self.model_dump(exclude={"hash", "signature"})
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -190,17 +190,17 @@ class ReceiptLog:
 
     async def run(self) -> None:
         """Write waiting receipts every `PERIOD` seconds, until cancelled."""
-        waiting = False
+        is_waiting = False
         while True:
             await asyncio.sleep(PERIOD)
             try:
                 await self.write()
             except StoreUnavailable as error:
-                if not waiting:
+                if not is_waiting:
                     log.warning("receipts wait for the store: %s", error)
-                waiting = True
+                is_waiting = True
             else:
-                waiting = False
+                is_waiting = False
             if self.book.lost:
                 log.error("%d receipts were lost: too many waited for the store", self.book.lost)
                 self.book.lost = 0
@@ -225,25 +225,25 @@ class ReceiptLog:
             undo = {peer: self._chain(peer).copy() for peer in by_peer}
             pages: dict[str, bytes] = {}
             began: dict[str, int] = {}
-            for peer, left in by_peer.items():
+            for peer, waiting in by_peer.items():
                 chain = self._chain(peer)
-                while left:
+                while waiting:
                     chain.turn(now)
-                    chain.take_from(left)
+                    chain.take_from(waiting)
                     name = _name(peer, chain.number)
                     pages[name], began[name] = chain.closed(self._identity), chain.began
             kept = {**self._kept, **began}
-            gone = self._over(kept, now)
+            expired = self._over(kept, now)
             rows = (Put(Space.RECEIPTS, name, page) for name, page in pages.items())
             try:
-                await self._store.write(*rows, *(Delete(Space.RECEIPTS, name) for name in gone))
+                await self._store.write(*rows, *(Delete(Space.RECEIPTS, name) for name in expired))
             except (StoreUnavailable, asyncio.CancelledError):
                 # The next write replaces the same pages.
                 self._chains |= undo
                 for receipt in taken:
                     self.book.take_in(receipt)
                 raise
-            self._kept = {name: at for name, at in kept.items() if name not in gone}
+            self._kept = {name: began_ms for name, began_ms in kept.items() if name not in expired}
 
     async def pages(self, peer: str) -> Sequence[Page]:
         """Return this node's chain with a peer, the oldest page first; raise `StoreUnavailable`."""
@@ -255,13 +255,13 @@ class ReceiptLog:
     async def totals(self) -> Mapping[str, Mapping[Side, tuple[int, int]]]:
         """Return the number of answers and of their tokens, by peer and side; raise `StoreUnavailable`."""
         await self.write()
-        found: dict[str, dict[Side, tuple[int, int]]] = {}
+        totals: dict[str, dict[Side, tuple[int, int]]] = {}
         for page in await self._read():
-            sides = found.setdefault(page.peer, {})
+            sides = totals.setdefault(page.peer, {})
             for row in page.rows:
                 count, tokens = sides.get(row.side, (0, 0))
                 sides[row.side] = count + 1, tokens + row.tokens
-        return found
+        return totals
 
     def _chain(self, peer: str) -> _Chain:
         chain = self._chains.get(peer)
@@ -281,9 +281,9 @@ class ReceiptLog:
         return [page for name, row in rows.items() if (page := _thaw(name, row)) is not None]
 
 
-def read(said: object) -> Sequence[Page]:
+def read(pages: object) -> Sequence[Page]:
     """Read pages that another node sent; raise `ValueError` for invalid ones."""
-    return _PAGES.validate_python(said)
+    return _PAGES.validate_python(pages)
 
 
 def _name(peer: str, number: int) -> str:
@@ -384,16 +384,16 @@ class _Sum:
 
     def fits(self, other: "_Sum") -> bool:
         """Return whether both sums agree; tokens are compared only if both sides know them."""
-        told = self.told and other.told
-        return self.answers == other.answers and (self.tokens == other.tokens or not told)
+        reported = self.told and other.told
+        return self.answers == other.answers and (self.tokens == other.tokens or not reported)
 
 
 def _sums(pages: Iterable[Page], sides: Mapping[Side, Side]) -> dict[tuple[str, Side], _Sum]:
-    found: dict[tuple[str, Side], _Sum] = {}
+    sums: dict[tuple[str, Side], _Sum] = {}
     for row in (row for page in pages for row in page.rows):
-        sum_ = found.setdefault((row.request, sides[row.side]), _Sum())
+        sum_ = sums.setdefault((row.request, sides[row.side]), _Sum())
         sum_.answers += 1
         sum_.prompt += row.prompt or 0
         sum_.completion += row.completion or 0
         sum_.told &= row.prompt is not None
-    return found
+    return sums

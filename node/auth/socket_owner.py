@@ -105,8 +105,12 @@ def decode_owner(answer: bytes, here: Endpoint, there: Endpoint) -> int | None:
     kind, family, state, ports, ours, theirs, uid, inode = _ANSWER.unpack_from(answer)
     length = 4 if family == _IPV4 else 16
     found = ports, _packed(ours[:length]), _packed(theirs[:length])
-    asked = struct.pack("!HH", here.port, there.port), _packed(here.address), _packed(there.address)
-    if kind != _BY_FAMILY or found != asked:
+    expected = (
+        struct.pack("!HH", here.port, there.port),
+        _packed(here.address),
+        _packed(there.address),
+    )
+    if kind != _BY_FAMILY or found != expected:
         return None
     # A socket that its process left behind is reported as root's, without an inode.
     return int(uid) if state in _HELD_STATES and inode != 0 else None

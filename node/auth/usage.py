@@ -100,13 +100,13 @@ class UsageLog:
     async def rows(self, since: str, until: str) -> Sequence[UsageRow]:
         """Return the rows of the whole site from `since` to `until`, both included, in order; raise `StoreUnavailable`."""
         await self.write()
-        found: dict[UsageId, UsageRow] = {}
+        sums: dict[UsageId, UsageRow] = {}
         for name, value in (await self._store.read(Space.USAGE)).items():
             if since <= name.partition(":")[0] <= until:
                 for row in _thaw(value):
-                    held = found.get(id_of(row))
-                    found[id_of(row)] = row if held is None else held + row
-        return [found[key] for key in sorted(found)]
+                    existing = sums.get(id_of(row))
+                    sums[id_of(row)] = row if existing is None else existing + row
+        return [sums[key] for key in sorted(sums)]
 
     def _count(self, row: UsageRow) -> None:
         row = replace(row, model=row.model[:MAX_NAME])
@@ -118,8 +118,8 @@ class UsageLog:
             row = replace(row, model=NOBODY, node=NOBODY)
             if id_of(row) not in rows and len(rows) >= 2 * MAX_ROWS - 1:
                 row = replace(row, key=NOBODY)
-        held = rows.get(id_of(row))
-        rows[id_of(row)] = row if held is None else held + row
+        existing = rows.get(id_of(row))
+        rows[id_of(row)] = row if existing is None else existing + row
         self._dirty.add(name)
 
     def _put(self, name: str) -> Put:
@@ -135,12 +135,12 @@ class UsageLog:
         if self._pruned == today:
             return
         self._parts = {n: rows for n, rows in self._parts.items() if self._may_change(n)}
-        held = await self._store.read(Space.USAGE)
-        gone: list[Change] = [
-            Delete(Space.USAGE, name) for name in held if _age(name, today) >= self._days
+        stored = await self._store.read(Space.USAGE)
+        deletes: list[Change] = [
+            Delete(Space.USAGE, name) for name in stored if _age(name, today) >= self._days
         ]
-        if gone:
-            await self._store.write(*gone)
+        if deletes:
+            await self._store.write(*deletes)
         self._pruned = today
 
 

@@ -62,9 +62,9 @@ class UsageBucket:
 class UsageHistory:
     """The rings of all models and nodes."""
 
-    def __init__(self, now: Clock, *, most: int = MAX_RINGS) -> None:
+    def __init__(self, now: Clock, *, limit: int = MAX_RINGS) -> None:
         self._now = now
-        self._most = most
+        self._most = limit
         self._rings: dict[tuple[str, str], deque[UsageBucket]] = {}
         """Buckets with any counts, the newest last."""
 
@@ -91,9 +91,9 @@ class UsageHistory:
     def buckets(self, model: str, node: str) -> Sequence[UsageBucket]:
         """Return the last hour of one pair, the oldest bucket first; the last bucket is not complete yet."""
         last = self._number()
-        found = {bucket.number: bucket for bucket in self._rings.get((model, node), ())}
-        wanted = range(last - BUCKETS + 1, last + 1)
-        return [found.get(number) or UsageBucket(number) for number in wanted]
+        by_number = {bucket.number: bucket for bucket in self._rings.get((model, node), ())}
+        numbers = range(last - BUCKETS + 1, last + 1)
+        return [by_number.get(number) or UsageBucket(number) for number in numbers]
 
     def total(self, model: str, node: str) -> UsageBucket:
         """Return the sums of the last hour of one pair."""

@@ -56,16 +56,16 @@ def id_of(row: UsageRow) -> UsageId:
 
 def sums(rows: Iterable[UsageRow], by: Sequence[str]) -> list[UsageRow]:
     """Return rows summed by some of `day`, `key`, `model` and `node`; the other fields are empty."""
-    found: dict[UsageId, UsageRow] = {}
+    totals: dict[UsageId, UsageRow] = {}
     for row in rows:
         day, key, model, node = (
-            said if name in by else ""
-            for name, said in zip(("day", "key", "model", "node"), id_of(row), strict=True)
+            value if name in by else ""
+            for name, value in zip(("day", "key", "model", "node"), id_of(row), strict=True)
         )
         short = replace(row, day=day, key=key, model=model, node=node)
-        held = found.get(id_of(short))
-        found[id_of(short)] = short if held is None else held + short
-    return [found[key] for key in sorted(found)]
+        existing = totals.get(id_of(short))
+        totals[id_of(short)] = short if existing is None else existing + short
+    return [totals[key] for key in sorted(totals)]
 
 
 _MILLION = 1_000_000
@@ -80,7 +80,7 @@ class Price:
     read: float
     written: float
 
-    def fits(self, model: str) -> bool:
+    def matches(self, model: str) -> bool:
         """Return whether the price applies to a model, by `MODEL` or `PROJECT/MODEL`."""
         names = (model, model.partition("/")[2])
         return any(fnmatchcase(name, self.pattern) for name in names if name)
@@ -103,7 +103,7 @@ def with_costs(rows: Iterable[UsageRow], prices: Iterable[Price]) -> list[UsageR
 
 
 def _cost(row: UsageRow, prices: Iterable[Price]) -> float:
-    price = next((price for price in prices if price.fits(row.model)), None)
+    price = next((price for price in prices if price.matches(row.model)), None)
     if price is None:
         return 0.0
     cost = row.prompt_tokens * price.read + row.completion_tokens * price.written

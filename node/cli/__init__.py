@@ -93,10 +93,10 @@ def _complain(error: NodeError, code: int, *, as_json: bool) -> None:
     from node.cli.console.text import json_text, note, plain  # noqa: PLC0415 - not needed for --help
 
     if as_json:
-        said = {"message": str(error), "type": type(error).__name__, "exit": code}
+        fields = {"message": str(error), "type": type(error).__name__, "exit": code}
         if isinstance(error, Refused):
-            said |= {"status": error.status, "code": error.code}
-        note(json_text({"error": said}))
+            fields |= {"status": error.status, "code": error.code}
+        note(json_text({"error": fields}))
         return
     for line in str(error).splitlines():
         note(f"modelvine: {plain(line)}")
@@ -119,13 +119,13 @@ def build_parser() -> CommandParser:
     for name in NAMES:
         command = cast("Command", import_module(f"{__name__}.{name}"))
         text, _, examples = (command.__doc__ or "").partition("Examples:")
-        own = commands.add_parser(
+        subparser = commands.add_parser(
             name.replace("_", "-"),
             help=text.partition("\n")[0].rstrip("."),
             description=text.strip(),
             epilog=f"Examples:{examples}",
             formatter_class=HelpFormatter,
         )
-        command.configure(own)
-        own.set_defaults(run=command.run)
+        command.configure(subparser)
+        subparser.set_defaults(run=command.run)
     return parser

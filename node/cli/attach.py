@@ -82,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Attach the worker until a signal arrives."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
 
-    with _until_signal() as over:
-        attachment = _Attachment(client(arguments), arguments, over)
+    with _until_signal() as stopped:
+        attachment = _Attachment(client(arguments), arguments, stopped)
         try:
             attachment.begin()
             attachment.watch()
@@ -98,13 +98,13 @@ class _Attachment:
     """Attachment of one worker to one node."""
 
     def __init__(
-        self, node: "Client", arguments: argparse.Namespace, over: threading.Event
+        self, node: "Client", arguments: argparse.Namespace, stopped: threading.Event
     ) -> None:
         from node.cli.console.attach_plan import Registered, port_of  # noqa: PLC0415
 
         self._node = node
         self._url = str(arguments.url)
-        self._over = over
+        self._over = stopped
         self._every = float(arguments.every)
         self._said = asked(arguments)
         self._type = int(arguments.type)
@@ -119,20 +119,20 @@ class _Attachment:
         """Detect the worker, and register its models; raise `CommandFailed`."""
         from node.errors import CommandFailed  # noqa: PLC0415
 
-        tries, found = self._look(self._url)
+        attempts, found = self._look(self._url)
         self._say(f"looking at {self._url}")
-        waiting = False
+        is_waiting = False
         while found is None:
-            if not any(one.get("waits") for one in tries):
-                raise CommandFailed(_unknown(self._url, tries))
-            if not waiting:
-                self._tell(tries)
+            if not any(attempt.get("waits") for attempt in attempts):
+                raise CommandFailed(_unknown(self._url, attempts))
+            if not is_waiting:
+                self._tell(attempts)
                 self._say("waiting until it is ready")
-            waiting = True
+            is_waiting = True
             if self._over.wait(self._every):
                 return
-            tries, found = self._look(self._url)
-        self._tell(tries)
+            attempts, found = self._look(self._url)
+        self._tell(attempts)
         # Later checks use the detected URL and protocol.
         self._url, self._dialect = str(found["api"]), str(found["dialect"])
         step = self._attached.seen(found)
@@ -154,11 +154,11 @@ class _Attachment:
                 self.unread = True
                 return
             try:
-                tries, found = self._look(self._url)
+                attempts, found = self._look(self._url)
                 step = self._attached.seen(found)
                 if step.gone:
                     self._say(
-                        f"{_now()} {', '.join(str(one['came']) for one in tries)}: the worker is gone"
+                        f"{_now()} {', '.join(str(attempt['came']) for attempt in attempts)}: the worker is gone"
                     )
                 elif step.back:
                     self._say(f"{_now()} the worker is back")
@@ -179,9 +179,9 @@ class _Attachment:
             try:
                 self._withdraw(name)
             except CommandFailed as error:
-                left = f"modelvine unregister {self._project_of(name)} {name} --cid {self._cid}"
+                command = f"modelvine unregister {self._project_of(name)} {name} --cid {self._cid}"
                 raise CommandFailed(
-                    f"{error}\nstill registered there; withdraw it with: {left}"
+                    f"{error}\nstill registered there; withdraw it with: {command}"
                 ) from error
 
     def _say(self, text: str) -> None:
@@ -221,16 +221,16 @@ class _Attachment:
     def _register(self, row: Mapping[str, Any]) -> None:
         from node.cli.console.worker_options import told  # noqa: PLC0415
 
-        given = {name: value for name, value in row.items() if name != "said"}
+        fields = {name: value for name, value in row.items() if name != "said"}
         kind = row["said"].get("type", self._type)
-        project = given["project"] = self._project or str(row.get("project") or _host())
-        body = {"cid": self._cid, "type": kind, **self._said, **given}
+        project = fields["project"] = self._project or str(row.get("project") or _host())
+        body = {"cid": self._cid, "type": kind, **self._said, **fields}
         answer = self._node.post("/api/v0/ai/model/register", body)
         self._attached.registered(row)
-        said = "; ".join(filter(None, map(told, answer.get("learned") or ())))
+        reported = "; ".join(filter(None, map(told, answer.get("learned") or ())))
         replica = f", replica {self._cid}" if self._cid else ""
         self._say(
-            f"registered {project}/{row['model']}{replica}: {said or 'it reports nothing about itself'}"
+            f"registered {project}/{row['model']}{replica}: {reported or 'it reports nothing about itself'}"
         )
 
     def _withdraw(self, name: str) -> None:
@@ -238,8 +238,8 @@ class _Attachment:
         body = {"project": project, "model": name, "cid": self._cid}
         answer = self._node.post("/api/v0/ai/model/unregister", body)
         self._attached.withdrawn(name)
-        gone = answer.get("message") == NOT_THERE
-        self._say(f"{'was withdrawn before:' if gone else 'withdrew'} {project}/{name}")
+        was_gone = answer.get("message") == NOT_THERE
+        self._say(f"{'was withdrawn before:' if was_gone else 'withdrew'} {project}/{name}")
 
     def _project_of(self, name: str) -> str:
         return self._project or self._attached.project(name) or _host()
@@ -250,16 +250,16 @@ def _until_signal() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C, SIGTERM or SIGHUP sets; a second such signal ends this process at once."""
     from node.runtime import ending_signals  # noqa: PLC0415 (it loads asyncio, which --help does not need)
 
-    over = threading.Event()
+    stopped = threading.Event()
     numbers = ending_signals()
 
     def came(number: int, _: FrameType | None) -> None:
-        over.set()
+        stopped.set()
         signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.signal(number, came) for number in numbers}
     try:
-        yield over
+        yield stopped
     finally:
         for number in numbers:
             signal.signal(number, before[number])
@@ -271,9 +271,9 @@ def _hung_up() -> bool:
         output = sys.stdout.fileno()
     except io.UnsupportedOperation:
         return False
-    asked = select.poll()
-    asked.register(output, 0)
-    return bool(asked.poll(0))
+    poller = select.poll()
+    poller.register(output, 0)
+    return bool(poller.poll(0))
 
 
 def _seconds(text: str) -> float:
@@ -297,16 +297,16 @@ def _short(dialect: str) -> str:
     return dialect.rpartition("_")[0].replace("_", " ")
 
 
-def _unknown(url: str, tries: list[Mapping[str, Any]]) -> str:
+def _unknown(url: str, attempts: list[Mapping[str, Any]]) -> str:
     # gRPC cannot tell a port at which nothing listens from a silent server.
-    if any(one["came"] == "nothing listens there" for one in tries):
+    if any(attempt["came"] == "nothing listens there" for attempt in attempts):
         return f"nothing listens at {url}: start the worker, or name another port"
-    looked = "; ".join(
-        f"{', '.join(one['asked'] for one in alike)} ({came})"
-        for came, alike in _by_result(tries).items()
+    summary = "; ".join(
+        f"{', '.join(attempt['asked'] for attempt in alike)} ({came})"
+        for came, alike in _by_result(attempts).items()
     )
     return (
-        f"no supported protocol was detected at {url}; the node tried: {looked}.\n"
+        f"no supported protocol was detected at {url}; the node tried: {summary}.\n"
         "If you know its protocol, name it: modelvine register PROJECT MODEL URL --dialect D"
     )
 

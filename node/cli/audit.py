@@ -69,22 +69,22 @@ def _verify(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
     from node.errors import CommandFailed  # noqa: PLC0415
 
     try:
-        found = audit.faults(audit.read(entries))
+        faults = audit.faults(audit.read(entries))
     except ValueError as error:
         raise CommandFailed("the node returned invalid entries") from error
     if as_json:
-        say_json({"entries": len(entries), "faults": list(found)})
-    elif not found:
+        say_json({"entries": len(entries), "faults": list(faults)})
+    elif not faults:
         last = max(entries, key=lambda entry: entry["at"], default=None)
         end = f"; the last hash is {last['hash']}" if last else ""
         count = "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
         print(f"{count}: none was changed, none is missing{end}")
-    for fault in found if not as_json else ():
+    for fault in faults if not as_json else ():
         print(plain(fault))
-    return 1 if found else 0
+    return 1 if faults else 0
 
 
-def _when(at: float) -> str:
+def _when(timestamp: float) -> str:
     import time  # noqa: PLC0415
 
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp))

@@ -97,17 +97,17 @@ def _begin(node: "Client", file: Path, window: str) -> dict[str, Any]:
     content, trace = file.read_bytes(), _trace(file)
     digest = hashlib.sha256(content).hexdigest()
     if trace.exists():
-        said = json.loads(trace.read_text() or "{}")
-        if said.get("sha256") == digest:
+        saved = json.loads(trace.read_text() or "{}")
+        if saved.get("sha256") == digest:
             try:
-                found = node.get(f"/v1/batches/{said['batch']}", holds="status")
+                earlier = node.get(f"/v1/batches/{saved['batch']}", holds="status")
             except Refused as refused:
                 if refused.status != 404:
                     raise
                 note("the earlier batch no longer exists; starting a new one")
             else:
-                note(f"continuing {said['batch']}")
-                return found
+                note(f"continuing {saved['batch']}")
+                return earlier
     try:
         endpoint = json.loads(content.partition(b"\n")[0])["url"]
     except (ValueError, KeyError, TypeError) as error:
@@ -120,8 +120,8 @@ def _begin(node: "Client", file: Path, window: str) -> dict[str, Any]:
     form = head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
     sent = node.post("/v1/files", form, headers=headers)
-    asked = {"input_file_id": sent["id"], "endpoint": endpoint, "completion_window": window}
-    batch = node.post("/v1/batches", asked)
+    fields = {"input_file_id": sent["id"], "endpoint": endpoint, "completion_window": window}
+    batch = node.post("/v1/batches", fields)
     trace.write_text(json.dumps({"batch": batch["id"], "sha256": digest}))
     note(f"began {batch['id']}")
     return batch
@@ -132,18 +132,18 @@ def _finish(
 ) -> int:
     from node.cli.console.text import note, plain  # noqa: PLC0415
 
-    wanted = {
+    paths = {
         "output_file_id": arguments.out or file.with_name(f"{file.name}.answers"),
         "error_file_id": arguments.errors or file.with_name(f"{file.name}.errors"),
     }
-    for field, path in wanted.items():
+    for field, path in paths.items():
         if batch.get(field):
             _fetch(node, batch[field], path)
     counts = batch["request_counts"]
     print(
         f"{batch['status']}: {counts['completed']:,} answered, {counts['failed']:,} refused, of {counts['total']:,}"
     )
-    for field, path in wanted.items():
+    for field, path in paths.items():
         if batch.get(field):
             print(f"  {path}")
     for fault in (batch.get("errors") or {}).get("data", ()):

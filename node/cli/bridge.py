@@ -59,12 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
     logs.configure_as(settings.node)
-    place = address_in("--listen", arguments.listen)
-    if not place.loopback and settings.node.open is not KeylessAccess.EVERYBODY:
+    address = address_in("--listen", arguments.listen)
+    if not address.is_loopback and settings.node.open is not KeylessAccess.EVERYBODY:
         raise WrongUsage(
-            f"--listen {place} can be reached by other machines, and a bridge requires no key: pass --open to allow this"
+            f"--listen {address} can be reached by other machines, and a bridge requires no key: pass --open to allow this"
         )
 
     models, headers = tuple(arguments.model), dict(arguments.header)
-    plan = bridge.BridgePlan(arguments.dialect, arguments.upstream, place, models, headers)
+    plan = bridge.BridgePlan(arguments.dialect, arguments.upstream, address, models, headers)
     return bridge.run(plan, settings, say_ready)

@@ -82,15 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.node_lookup import client_and_node  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
 
-    given = vars(arguments)
-    asked, name = client_and_node(arguments)
+    options = vars(arguments)
+    node, name = client_and_node(arguments)
     conversation = Conversation(
-        asked,
+        node,
         model=arguments.model,
         project=arguments.project,
         node=name,
         system=arguments.system,
-        parameters={name: given[name] for name in _PARAMETERS if given[name] is not None}
+        parameters={name: options[name] for name in _PARAMETERS if options[name] is not None}
         | dict(arguments.set),
         attached=[image(file) for file in arguments.attach],
     )
@@ -99,10 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
         from node.cli.console.conversation import converse  # noqa: PLC0415
 
         return converse(conversation)
-    said = [arguments.prompt or ""]
+    texts = [arguments.prompt or ""]
     if not (arguments.prompt and typed):
-        said.append(standard_input())
-    prompt = "\n\n".join(text for text in said if text.strip())
+        texts.append(standard_input())
+    prompt = "\n\n".join(text for text in texts if text.strip())
     if not prompt:
         raise WrongUsage("there is no prompt: pass PROMPT, or write it to standard input")
     say_answer(conversation, prompt, as_json=arguments.json)

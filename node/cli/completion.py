@@ -75,8 +75,10 @@ _HARMLESS = "A-Za-z0-9._/:@+-"
 def commands_of(parser: CommandParser, *path: str) -> Iterator[CommandWords]:
     """Yield a command and all its subcommands."""
     options = [_argument(action, first=False) for action in parser.options]
-    others = [_argument(action, first=not at) for at, action in enumerate(parser.positionals)]
-    yield CommandWords(path, parser.summaries, [*options, *others])
+    positionals = [
+        _argument(action, first=not index) for index, action in enumerate(parser.positionals)
+    ]
+    yield CommandWords(path, parser.summaries, [*options, *positionals])
     for name, inner in parser.commands.items():
         yield from commands_of(inner, *path, name)
 
@@ -109,19 +111,19 @@ def _values(
 
 def bash(parser: CommandParser) -> str:
     """Return the script for bash."""
-    found = list(commands_of(parser))
-    paths = "|".join(_quoted(_path(command)) for command in found if command.path)
+    commands = list(commands_of(parser))
+    paths = "|".join(_quoted(_path(command)) for command in commands if command.path)
     # Code that completes a value, with every option that it completes.
     values: dict[str, list[str]] = {}
-    for command in found:
+    for command in commands:
         for argument in command.options:
             if argument.values is not None:
                 flags = [_quoted(f"{_path(command)}:{flag}") for flag in argument.flags]
                 values.setdefault(_bash_values(argument), []).extend(flags)
     cases = "".join(f"  {'|'.join(flags)}) {how}return ;;\n" for how, flags in values.items())
-    words = "".join(
+    branches = "".join(
         f"  {_quoted(_path(command))}) words={_quoted(_words(command))}{_bash_models(command)} ;;\n"
-        for command in found
+        for command in commands
     )
     return f"""\
 # bash completion for modelvine, made by `modelvine completion bash`
@@ -151,7 +153,7 @@ _modelvine() {{
   case "$path:$before" in
 {cases}  esac
   case "$path" in
-{words}  esac
+{branches}  esac
   COMPREPLY+=($(compgen -W "$words" -- "$cur"))
 }}
 complete -F _modelvine modelvine
@@ -229,21 +231,21 @@ def _zsh_function(command: CommandWords) -> str:
 
 def _zsh_specs(argument: Argument) -> Iterator[str]:
     about = _zsh_plain(argument.about).replace("[", "\\[").replace("]", "\\]")
-    takes = argument.values is not None
-    value = f":{_zsh_plain(argument.name)}:{_zsh_values(argument)}" if takes else ""
+    takes_value = argument.values is not None
+    value = f":{_zsh_plain(argument.name)}:{_zsh_values(argument)}" if takes_value else ""
     if not argument.flags:
         yield f":{value}"
-    others = f"({' '.join(argument.flags)})" if len(argument.flags) > 1 else ""
+    flag_group = f"({' '.join(argument.flags)})" if len(argument.flags) > 1 else ""
     for flag in argument.flags:
-        equals = "=" if takes and flag.startswith("--") else ""
-        yield f"{'*' if argument.repeatable else others}{flag}{equals}[{about}]{value}"
+        equals = "=" if takes_value and flag.startswith("--") else ""
+        yield f"{'*' if argument.repeatable else flag_group}{flag}{equals}[{about}]{value}"
 
 
 def _zsh_values(argument: Argument) -> str:
     if argument.listed:
         return f"({' '.join(argument.listed)})"
-    known = {ValueSource.FILES: "_files", ValueSource.MODELS: "_modelvine_models"}
-    return next((how for place, how in known.items() if argument.values is place), " ")
+    completers = {ValueSource.FILES: "_files", ValueSource.MODELS: "_modelvine_models"}
+    return next((how for source, how in completers.items() if argument.values is source), " ")
 
 
 def _zsh_plain(text: str) -> str:
@@ -271,9 +273,9 @@ def fish(parser: CommandParser) -> str:
 
 
 def _fish_lines(command: CommandWords) -> Iterator[str]:
-    seen = [f"__fish_seen_subcommand_from {name}" for name in command.path]
+    conditions = [f"__fish_seen_subcommand_from {name}" for name in command.path]
     none = [f"not __fish_seen_subcommand_from {' '.join(command.commands)}"]
-    here = "; and ".join(seen + none if command.commands else seen)
+    here = "; and ".join(conditions + none if command.commands else conditions)
     begin = f"complete -c modelvine -n {_fish_quoted(here)}"
     for name, about in command.commands.items():
         yield f"{begin} -a {name} -d {_fish_quoted(about)}"
@@ -282,11 +284,11 @@ def _fish_lines(command: CommandWords) -> Iterator[str]:
             f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
             for flag in argument.flags
         )
-        takes = f" {_fish_values(argument)}" if argument.values is not None else ""
+        value_flags = f" {_fish_values(argument)}" if argument.values is not None else ""
         if flags:
-            yield f"{begin} {flags}{takes} -d {_fish_quoted(argument.about)}"
-        elif takes.strip(" -x"):
-            yield f"{begin}{takes.replace(' -x', '')}"
+            yield f"{begin} {flags}{value_flags} -d {_fish_quoted(argument.about)}"
+        elif value_flags.strip(" -x"):
+            yield f"{begin}{value_flags.replace(' -x', '')}"
 
 
 def _fish_values(argument: Argument) -> str:

@@ -52,13 +52,13 @@ def _say_policies(chosen: object, arguments: argparse.Namespace) -> None:
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
     from router import policies  # noqa: PLC0415
 
-    found = {name: policies.summary(name) for name in policies.NAMES}
+    summaries = {name: policies.summary(name) for name in policies.NAMES}
     if arguments.json:
-        say_json({"policy": chosen, "policies": found})
+        say_json({"policy": chosen, "policies": summaries})
         return
     say_table(
         ("", "POLICY", "WHAT IT DOES"),
-        (("*" if name == chosen else "", name, what) for name, what in found.items()),
+        (("*" if name == chosen else "", name, summary) for name, summary in summaries.items()),
         none="",
         wide=arguments.wide,
     )

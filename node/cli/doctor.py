@@ -53,17 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.text import say_json  # noqa: PLC0415
     from node.diagnosis import failures  # noqa: PLC0415
 
-    seen = examine(arguments)
+    examination = examine(arguments)
     if arguments.bundle:
-        _write(Path(arguments.bundle), seen)
-    rows = [asdict(finding) for finding in seen.findings]
+        _write(Path(arguments.bundle), examination)
+    rows = [asdict(finding) for finding in examination.findings]
     if arguments.json:
-        say_json({"findings": rows, "fails": failures(seen.findings)})
+        say_json({"findings": rows, "fails": failures(examination.findings)})
     else:
-        _say(seen.findings)
+        _say(examination.findings)
         if arguments.bundle:
             print(f"wrote {arguments.bundle}: review it before you send it")
-    return 1 if failures(seen.findings) else 0
+    return 1 if failures(examination.findings) else 0
 
 
 @dataclass(slots=True)
@@ -86,27 +86,30 @@ def examine(arguments: argparse.Namespace) -> Examination:
     from node.diagnosis import warn  # noqa: PLC0415
     from node.errors import CommandFailed, NoNode, WrongSetting  # noqa: PLC0415
 
-    seen, complaints = _configured(arguments)
-    vars(arguments)["node.data_dir"] = str(seen.data_dir)
+    examination, complaints = _configured(arguments)
+    vars(arguments)["node.data_dir"] = str(examination.data_dir)
     node: Client | None = None
-    why = ""
+    reason = ""
     try:
         node = client(arguments)
-        _ask(node, seen)
+        _ask(node, examination)
     except NoNode as error:
-        why = str(error).partition(". ")[0]
+        reason = str(error).partition(". ")[0]
     except WrongSetting:
         do = "correct the settings first"
-        seen.findings.append(warn("node", "not checked: the settings are invalid", do))
+        examination.findings.append(warn("node", "not checked: the settings are invalid", do))
     except CommandFailed as error:
         do = "set MODELVINE_KEY to an operator's key, or run this as the node's user"
-        seen.findings.append(warn("node", str(error), do))
+        examination.findings.append(warn("node", str(error), do))
     if node is None or is_here(node.target.url):
-        runs = bool(seen.answers) or (node is not None and not why)
-        seen.findings[:0] = [*_here(seen, complaints, runs=runs), *_absent(seen, why)]
-    elif why:
-        seen.findings[:0] = _absent(seen, why)
-    return seen
+        runs = bool(examination.answers) or (node is not None and not reason)
+        examination.findings[:0] = [
+            *_here(examination, complaints, runs=runs),
+            *_absent(examination, reason),
+        ]
+    elif reason:
+        examination.findings[:0] = _absent(examination, reason)
+    return examination
 
 
 def _configured(arguments: argparse.Namespace) -> tuple[Examination, Sequence[str]]:
@@ -116,18 +119,20 @@ def _configured(arguments: argparse.Namespace) -> tuple[Examination, Sequence[st
     from node.config.settings import Settings  # noqa: PLC0415
     from node.errors import WrongSetting  # noqa: PLC0415
 
-    given = settings_given(arguments)
+    options = settings_given(arguments)
     try:
-        found = sources.load(given, file=arguments.config)
+        loaded = sources.load(options, file=arguments.config)
     except WrongSetting as error:
-        said = given.get("node.data_dir") or os.environ.get("MODELVINE_DATA_DIR", "")
-        data_dir = Path(str(said)) if said else user_data_dir(os.environ)
+        location = options.get("node.data_dir") or os.environ.get("MODELVINE_DATA_DIR", "")
+        data_dir = Path(str(location)) if location else user_data_dir(os.environ)
         return Examination(Settings(), data_dir, {}), str(error).splitlines()
-    rows = {key: {"value": value, "origin": origin} for key, value, origin in found.rows()}
-    return Examination(found.settings, Path(found.settings.node.data_dir), rows), ()
+    rows = {key: {"value": value, "origin": origin} for key, value, origin in loaded.rows()}
+    return Examination(loaded.settings, Path(loaded.settings.node.data_dir), rows), ()
 
 
-def _here(seen: Examination, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
+def _here(
+    examination: Examination, complaints: Sequence[str], *, runs: bool
+) -> "Iterator[Finding]":
     """Check this machine. A running node has reported its ports, store and open files itself."""
     import platform  # noqa: PLC0415
     import time  # noqa: PLC0415
@@ -138,26 +143,28 @@ def _here(seen: Examination, complaints: Sequence[str], *, runs: bool) -> "Itera
     from node.diagnosis import facts, live_node, machine  # noqa: PLC0415
     from node.secrets import identity, secret_files  # noqa: PLC0415
 
-    settings, data_dir = seen.settings, seen.data_dir
-    if status := seen.answers.get("status.json"):
+    settings, data_dir = examination.settings, examination.data_dir
+    if status := examination.answers.get("status.json"):
         yield from live_node.check_installed_version(status, __version__)
     yield machine.program(__version__, platform.python_version(), compiled=is_compiled())
     yield from machine.settings(complaints)
     yield from machine.data_dir(facts.directory(data_dir))
     key = facts.secret_problem(identity.load, data_dir)
-    yield machine.secret("identity", key, there=facts.describe_secret(data_dir / IDENTITY_KEY))
+    yield machine.secret("identity", key, success=facts.describe_secret(data_dir / IDENTITY_KEY))
     token = facts.secret_problem(secret_files.read_control_token, data_dir / CONTROL_TOKEN)
-    yield machine.secret("token", token, there=facts.describe_secret(data_dir / CONTROL_TOKEN))
+    yield machine.secret("token", token, success=facts.describe_secret(data_dir / CONTROL_TOKEN))
     if settings.node.swarm_key:
         swarm = facts.secret_problem(secret_files.read_swarm_key, Path(settings.node.swarm_key))
-        there = f"{settings.node.swarm_key} is well formed; only nodes with the same key connect"
-        yield machine.secret("swarm key", swarm, there=there)
+        success = f"{settings.node.swarm_key} is well formed; only nodes with the same key connect"
+        yield machine.secret("swarm key", swarm, success=success)
     if settings.node.tls_cert:
-        shown = facts.certificate(settings.node.tls_cert, settings.node.tls_key)
-        yield machine.tls(shown, now=time.time(), wanted=facts.own_names(settings))
-    examined = seen.answers.get("examination.json", {})
+        certificate = facts.certificate(settings.node.tls_cert, settings.node.tls_key)
+        yield machine.tls(certificate, now=time.time(), hosts=facts.own_names(settings))
+    examined = examination.answers.get("examination.json", {})
     # A running node knows its own options; the settings here are those of its next start.
-    yield machine.exposure(examined["exposed"] if "exposed" in examined else _open_ways(seen))
+    yield machine.exposure(
+        examined["exposed"] if "exposed" in examined else _open_ways(examination)
+    )
     if not any(row["clock"] is not None for row in examined.get("peers", ())):
         yield machine.clock(facts.kernel_clock())
     if not runs and not complaints:
@@ -169,34 +176,34 @@ def _here(seen: Examination, complaints: Sequence[str], *, runs: bool) -> "Itera
         yield machine.open_files(limit, wanted=settings.web.connections)
 
 
-def _open_ways(seen: Examination) -> str:
+def _open_ways(examination: Examination) -> str:
     from node.exposure import exposure_warning, surfaces  # noqa: PLC0415
     from node.faces import Listening  # noqa: PLC0415
 
-    status = seen.answers.get("status.json", {})
-    settings = seen.settings
+    status = examination.answers.get("status.json", {})
+    settings = examination.settings
     http = status.get("http", "").rpartition("/")[2] or settings.node.http
     link = status.get("link", "") or settings.node.link or "127.0.0.1:0"
     listening = Listening(http, link, secured=bool(settings.node.tls_cert))
     return exposure_warning(surfaces(settings, listening, status.get("p2p", ())))
 
 
-def _absent(seen: Examination, why: str) -> "list[Finding]":
+def _absent(examination: Examination, reason: str) -> "list[Finding]":
     from node.cli.console.node_lookup import left_trace  # noqa: PLC0415
     from node.diagnosis import facts, machine  # noqa: PLC0415
 
-    if not why:
+    if not reason:
         return []
-    left = left_trace(seen.data_dir)
-    return [machine.report_absence(facts.absence(seen.data_dir, why, left))]
+    trace = left_trace(examination.data_dir)
+    return [machine.report_absence(facts.absence(examination.data_dir, reason, trace))]
 
 
-def _ask(node: "Client", seen: Examination) -> None:
+def _ask(node: "Client", examination: Examination) -> None:
     """Query a node for all that it reports, and add the findings."""
     from node.diagnosis import live_node  # noqa: PLC0415
     from node.errors import Refused  # noqa: PLC0415
 
-    answers = seen.answers
+    answers = examination.answers
     answers["status.json"] = status = node.get("/api/v1/status", holds="ready")
     answers["nodes.json"] = nodes = node.get("/api/v1/nodes", holds="nodes")
     answers["catalog.json"] = node.get("/api/v1/catalog", holds="nodes")
@@ -206,16 +213,16 @@ def _ask(node: "Client", seen: Examination) -> None:
     examined: Mapping[str, Any] = {}
     try:
         answers["examination.json"] = examined = node.get("/api/v1/examination", holds="process")
-        found = node.get("/api/v1/logs", holds="logs", number=str(LOG_LINES))["logs"]
-        answers["logs.json"] = found
-        errors = [line for line in found if line["level"] in ("error", "critical")]
+        lines = node.get("/api/v1/logs", holds="logs", number=str(LOG_LINES))["logs"]
+        answers["logs.json"] = lines
+        errors = [line for line in lines if line["level"] in ("error", "critical")]
     except Refused:
         # The caller has no rights to these; the findings say so.
         pass
-    seen.findings += live_node.findings(status, nodes["nodes"], examined, _values(text))
+    examination.findings += live_node.findings(status, nodes["nodes"], examined, _values(text))
     # A node of the previous version does not count them.
-    seen.findings += live_node.handshakes(nodes.get("handshakes_failed", 0))
-    seen.findings += live_node.log(errors)
+    examination.findings += live_node.handshakes(nodes.get("handshakes_failed", 0))
+    examination.findings += live_node.log(errors)
 
 
 def _values(text: str) -> Mapping[str, float]:
@@ -234,20 +241,20 @@ def _say(findings: "Sequence[Finding]") -> None:
     width = max((len(finding.check) for finding in findings), default=0) + 2
     columns = max(terminal_columns(), 60) if sys.stdout.isatty() else 10_000
     for finding in findings:
-        word = finding.state.upper() if finding.state is Severity.FAIL else finding.state
-        head = f"{word:<6}{finding.check:<{width}}"
+        label = finding.state.upper() if finding.state is Severity.FAIL else finding.state
+        head = f"{label:<6}{finding.check:<{width}}"
         indent = " " * len(head)
-        for said, first in ((finding.what, head), (finding.do, f"{indent}→ ")):
-            if said:
+        for text, first in ((finding.what, head), (finding.do, f"{indent}→ ")):
+            if text:
                 under = indent if first == head else f"{indent}  "
-                wrapped = textwrap.fill(plain(said), columns, initial_indent=first, subsequent_indent=under)  # fmt: skip
+                wrapped = textwrap.fill(plain(text), columns, initial_indent=first, subsequent_indent=under)  # fmt: skip
                 print(wrapped)
     worst_first = (Severity.FAIL, Severity.WARN, Severity.OK)
     counts = [(sum(f.state is state for f in findings), state) for state in worst_first]
     print(", ".join(f"{count} {state}" for count, state in counts))
 
 
-def _write(path: Path, seen: Examination) -> None:
+def _write(path: Path, examination: Examination) -> None:
     import platform  # noqa: PLC0415
     import time  # noqa: PLC0415
     from importlib.metadata import distributions  # noqa: PLC0415
@@ -258,9 +265,9 @@ def _write(path: Path, seen: Examination) -> None:
     from node.config import sources  # noqa: PLC0415
     from node.diagnosis import bundle, facts  # noqa: PLC0415
 
-    password = urlsplit(seen.settings.node.store).password or ""
+    password = urlsplit(examination.settings.node.store).password or ""
     secrets = [
-        *facts.secrets_of(seen.settings, seen.data_dir),
+        *facts.secrets_of(examination.settings, examination.data_dir),
         password,
         unquote(password),
         sources.configured_key(),
@@ -273,10 +280,10 @@ def _write(path: Path, seen: Examination) -> None:
         "libraries": {d.name: d.version for d in sorted(distributions(), key=lambda d: d.name)},
     }
     parts = {
-        "doctor.json": [asdict(finding) for finding in seen.findings],
-        "settings.json": seen.rows,
+        "doctor.json": [asdict(finding) for finding in examination.findings],
+        "settings.json": examination.rows,
         "versions.json": versions,
-        **seen.answers,
+        **examination.answers,
     }
     home = os.environ.get("HOME", "")
     bundle.write(path, parts, bundle.Redactor(secrets, home=home), now=time.time())

@@ -56,12 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     status = node.get("/api/v1/status", holds="ready")
     if not arguments.json:
         print(plain(f"{status['name'] or 'the node'} is draining; {in_flight(status)}"), flush=True)
-    left = _wait(node, status, float(arguments.timeout)) if arguments.wait else status["in_flight"]
+    remaining = (
+        _wait(node, status, float(arguments.timeout)) if arguments.wait else status["in_flight"]
+    )
     if arguments.json:
-        say_json({"standing": "draining", "in_flight": left})
-    elif arguments.wait and not left:
+        say_json({"standing": "draining", "in_flight": remaining})
+    elif arguments.wait and not remaining:
         print("nothing is in flight at its models now")
-    return 1 if arguments.wait and left else 0
+    return 1 if arguments.wait and remaining else 0
 
 
 def in_flight(status: Mapping[str, Any]) -> str:
@@ -70,10 +72,10 @@ def in_flight(status: Mapping[str, Any]) -> str:
     if not count:
         return "nothing is in flight"
     rows = sorted(status["load"], key=lambda row: -row["in_flight"])
-    named = [f"{r['project']}/{r['model']} {r['in_flight']}" for r in rows if r["in_flight"]]
-    more = ", …" if named[MOST_SHOWN:] else ""
-    at = f" ({', '.join(named[:MOST_SHOWN])}{more})" if named else ""
-    return f"{count} request{'' if count == 1 else 's'} in flight{at}"
+    models = [f"{r['project']}/{r['model']} {r['in_flight']}" for r in rows if r["in_flight"]]
+    more = ", …" if models[MOST_SHOWN:] else ""
+    where = f" ({', '.join(models[:MOST_SHOWN])}{more})" if models else ""
+    return f"{count} request{'' if count == 1 else 's'} in flight{where}"
 
 
 def at_models(status: Mapping[str, Any]) -> int:
@@ -89,7 +91,7 @@ def _wait(node: "Client", status: Mapping[str, Any], timeout: float) -> int:
 
     progress, began = Progress(time.monotonic), time.monotonic()
     try:
-        while left := at_models(status):
+        while remaining := at_models(status):
             progress.waits(in_flight(status))
             if timeout and time.monotonic() - began >= timeout:
                 break
@@ -97,4 +99,4 @@ def _wait(node: "Client", status: Mapping[str, Any], timeout: float) -> int:
             status = node.get("/api/v1/status", holds="ready")
     finally:
         progress.end()
-    return left
+    return remaining

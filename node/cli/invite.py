@@ -90,20 +90,20 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.streams import shown_once  # noqa: PLC0415
     from node.cli.console.text import note, plain  # noqa: PLC0415
 
-    wanted = {
+    fields = {
         **_terms(arguments),
         "name": arguments.name,
         "expires_in": arguments.days * _DAY,
         "for_node": arguments.for_node,
     }
-    made = client(arguments).post(PATH, wanted)
-    name = made["name"]
-    for warning in made.get("warnings") or ():
+    created = client(arguments).post(PATH, fields)
+    name = created["name"]
+    for warning in created.get("warnings") or ():
         note(plain(f"warning: {warning}"))
     with shown_once(
         f"created without being shown: {name}; `modelvine key revoke {name}` revokes it"
     ):
-        return _say(arguments, name, made["invitation"], made["expires"])
+        return _say(arguments, name, created["invitation"], created["expires"])
 
 
 def _terms(arguments: argparse.Namespace) -> dict[str, object]:
@@ -124,13 +124,13 @@ def _narrow(arguments: argparse.Namespace) -> int:
     from node.secrets.joined import read_argument  # noqa: PLC0415
 
     expires = int(time.time() + arguments.days * _DAY)
-    said = _terms(arguments)
+    fields = _terms(arguments)
     try:
-        terms = grants.Terms.model_validate_json(json.dumps(said | {"expires": expires}))
-        held = invitation.read(read_argument(arguments.origin))
-        grants.check(held.grant)
-        narrower = grants.narrow(held.grant, terms)
-        text = invitation.written(invitation.Invitation(narrower, held.addresses))
+        terms = grants.Terms.model_validate_json(json.dumps(fields | {"expires": expires}))
+        parsed = invitation.read(read_argument(arguments.origin))
+        grants.check(parsed.grant)
+        narrower = grants.narrow(parsed.grant, terms)
+        text = invitation.written(invitation.Invitation(narrower, parsed.addresses))
     except GrantRefused as error:
         raise CommandFailed(str(error)) from error
     except ValidationError as error:
@@ -146,24 +146,26 @@ def _show(arguments: argparse.Namespace) -> int:
     from node.secrets.joined import read_argument  # noqa: PLC0415
 
     try:
-        held = invitation.read(read_argument(arguments.show))
-        grants.check(held.grant)
+        parsed = invitation.read(read_argument(arguments.show))
+        grants.check(parsed.grant)
     except GrantRefused as error:
         raise CommandFailed(str(error)) from error
-    blocks = [b.terms.model_dump(exclude={"key"}, exclude_defaults=True) for b in held.grant.blocks]
+    blocks = [
+        b.terms.model_dump(exclude={"key"}, exclude_defaults=True) for b in parsed.grant.blocks
+    ]
     if arguments.json:
         say_json(
             {
-                "id": held.grant.id,
-                "issuer": held.grant.peer,
-                "expires": held.grant.expires,
-                "addresses": held.addresses,
-                "for_node": bool(held.swarm_key),
+                "id": parsed.grant.id,
+                "issuer": parsed.grant.peer,
+                "expires": parsed.grant.expires,
+                "addresses": parsed.addresses,
+                "for_node": bool(parsed.swarm_key),
                 "terms": blocks,
             }
         )
         return 0
-    ended = held.grant.expires <= time.time()
+    ended = parsed.grant.expires <= time.time()
     terms = (
         (
             "terms" if number == 0 else "and",
@@ -176,12 +178,12 @@ def _show(arguments: argparse.Namespace) -> int:
     )
     say_fields(
         [
-            ("id", held.grant.id),
-            ("signed by", held.grant.peer),
-            ("ends" if not ended else "ended", _date(held.grant.expires)),
+            ("id", parsed.grant.id),
+            ("signed by", parsed.grant.peer),
+            ("ends" if not ended else "ended", _date(parsed.grant.expires)),
             *terms,
-            ("mesh", ", ".join(held.addresses) or "not said"),
-            ("for", "a node" if held.swarm_key else "a user, or a node of an open mesh"),
+            ("mesh", ", ".join(parsed.addresses) or "not said"),
+            ("for", "a node" if parsed.swarm_key else "a user, or a node of an open mesh"),
         ]
     )
     return 0

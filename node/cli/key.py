@@ -173,18 +173,18 @@ def _identity(arguments: argparse.Namespace) -> int:
     data_dir = Path(sources.load(settings_given(arguments)).settings.node.data_dir)
     path = data_dir / IDENTITY_KEY
     try:
-        own = identity.create(data_dir) if arguments.action == "new" else identity.load(data_dir)
+        loaded = identity.create(data_dir) if arguments.action == "new" else identity.load(data_dir)
     except FileNotFoundError:
         raise CommandFailed(
             f"there is no key {path} yet: `modelvine up` or `modelvine key new` creates it"
         ) from None
     except FileExistsError:
         raise CommandFailed(f"the key {path} already exists: move it away first") from None
-    found = {"peer": own.peer, "file": str(path)}
+    fields = {"peer": loaded.peer, "file": str(path)}
     if arguments.json:
-        say_json(found)
+        say_json(fields)
     else:
-        say_fields(found.items())
+        say_fields(fields.items())
     return 0
 
 

@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     node, level, as_json = client(arguments), str(arguments.level), bool(arguments.json)
     number = str(arguments.number or "")
     new = NewLines()
-    found = node.get(PATH, holds="logs", level=level, number=number)["logs"]
-    _say(new.of(found), as_json=as_json)
+    lines = node.get(PATH, holds="logs", level=level, number=number)["logs"]
+    _say(new.of(lines), as_json=as_json)
     if arguments.follow:
         _follow(node, new, level, as_json=as_json)
     return 0
@@ -90,7 +90,9 @@ class NewLines:
             self._shown[line["process"], line["number"]] = line["time"]
         newest = max(self._shown.values(), default=0.0)
         self.since = max(self.since, newest - OVERLAP)
-        self._shown = {key: at for key, at in self._shown.items() if at >= self.since}
+        self._shown = {
+            key: logged_at for key, logged_at in self._shown.items() if logged_at >= self.since
+        }
         return new
 
 
@@ -104,16 +106,16 @@ def _follow(node: "Client", new: NewLines, level: str, *, as_json: bool) -> None
     complaint = ""
     while True:
         time.sleep(EVERY)
-        asked = {"level": level, "number": str(ALL), "since": f"{new.since:.6f}"}
+        query = {"level": level, "number": str(ALL), "since": f"{new.since:.6f}"}
         try:
-            found = node.get(PATH, holds="logs", **asked)["logs"]
+            lines = node.get(PATH, holds="logs", **query)["logs"]
         except NoNode as error:
             if str(error) != complaint:
                 note(f"modelvine: {error}")
             complaint = str(error)
             continue
         complaint = ""
-        _say(new.of(found), as_json=as_json)
+        _say(new.of(lines), as_json=as_json)
 
 
 def _say(lines: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -126,6 +128,6 @@ def _say(lines: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
         if as_json:
             print(json.dumps(line), flush=True)
             continue
-        at = f"{time.strftime('%H:%M:%S', time.localtime(line['time']))}.{int(line['time'] % 1 * 1000):03d}"
-        said = f"{at} {line['level'].upper():<7} {line['logger']}  {line['message']}"
-        print(plain(said), flush=True)
+        clock = f"{time.strftime('%H:%M:%S', time.localtime(line['time']))}.{int(line['time'] % 1 * 1000):03d}"
+        text = f"{clock} {line['level'].upper():<7} {line['logger']}  {line['message']}"
+        print(plain(text), flush=True)

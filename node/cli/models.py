@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     node, name = client_and_node(arguments)
     nodes = node.get("/api/v1/catalog", holds="nodes")["nodes"]
-    found = _grouped([node_called(nodes, name)] if name else nodes)
+    models = _grouped([node_called(nodes, name)] if name else nodes)
     if arguments.json:
-        say_json(found)
+        say_json(models)
         return 0
     say_table(
         ("MODEL", "TYPE", "CONTEXT", "TAKES", "NODES", "REPLICAS", "HEALTH"),
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
                 m["replicas"],
                 "; ".join(m["health"]) or "-",
             )
-            for m in found
+            for m in models
         ),
         none="no models yet: register one with `modelvine register PROJECT MODEL URL`",
         wide=arguments.wide,
@@ -70,16 +70,16 @@ def _grouped(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "model": model,
             "type": kind,
             # As reported by their workers: the longest context, and every modality that any of them takes.
-            "context": max(service.get("context") or 0 for _, service in found),
+            "context": max(service.get("context") or 0 for _, service in replicas),
             "takes": list(
-                dict.fromkeys(w for _, s in found for w in s.get("input_modalities", []))
+                dict.fromkeys(w for _, s in replicas for w in s.get("input_modalities", []))
             ),
-            "nodes": sorted({node for node, _ in found}),
-            "replicas": len(found),
+            "nodes": sorted({node for node, _ in replicas}),
+            "replicas": len(replicas),
             # Health of the queried node's own workers.
-            "health": list(dict.fromkeys(s["health"] for _, s in found if "health" in s)),
+            "health": list(dict.fromkeys(s["health"] for _, s in replicas if "health" in s)),
         }
-        for (project, model, kind), found in sorted(models.items())
+        for (project, model, kind), replicas in sorted(models.items())
     ]
 
 

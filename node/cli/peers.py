@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from registry.clock import duration  # noqa: PLC0415
 
-    asked, name = client_and_node(arguments)
-    answer = asked.get("/api/v1/nodes", holds="nodes")
+    client, name = client_and_node(arguments)
+    answer = client.get("/api/v1/nodes", holds="nodes")
     # Shortened against all nodes, so that each shown id is unique.
     ids = shown_ids((node["node"] for node in answer["nodes"]), wide=arguments.wide)
     if name:

@@ -111,10 +111,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = sources.load(settings_given(arguments)).settings.node
     logs.configure_as(settings)
-    place = address_in("--listen", arguments.listen)
-    if not place.loopback:
+    address = address_in("--listen", arguments.listen)
+    if not address.is_loopback:
         raise WrongUsage(
-            f"--listen {place} can be reached by other machines; callers must use their own nodes"
+            f"--listen {address} can be reached by other machines; callers must use their own nodes"
         )
     if arguments.database and arguments.service == "agents":
         raise WrongUsage("agents store nothing, so they have no --database")
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = ProviderPlan(
         arguments.service,
         folder,
-        place,
+        address,
         arguments.project,
         name,
         arguments.concurrency,
@@ -131,6 +131,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model,
         arguments.database,
     )
-    made = import_module(f"node.provide.{arguments.service}").provider
+    provider = import_module(f"node.provide.{arguments.service}").provider
 
-    return service.run(plan, made, client(arguments), say_ready)
+    return service.run(plan, provider, client(arguments), say_ready)

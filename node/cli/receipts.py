@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     node = client(arguments)
     nodes: Sequence[Mapping[str, Any]] = node.get("/api/v1/nodes", holds="nodes")["nodes"]
-    names = {one["node"]: one.get("name", "") for one in nodes}
+    names = {entry["node"]: entry.get("name", "") for entry in nodes}
     if arguments.peer:
         path = f"{PATH}/{_found(arguments.peer, names)}/comparison"
         return _compare(arguments, node.get(path, holds="differ"))
@@ -48,14 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(rows)
         return 0
-    words = {"asked": "answered us", "served": "asked us"}
+    verbs = {"asked": "answered us", "served": "asked us"}
     say_table(
         ("NODE", "NAME", "DID", "ANSWERS", "TOKENS"),
         (
             (
                 row["peer"],
                 names.get(row["peer"], ""),
-                words[row["side"]],
+                verbs[row["side"]],
                 f"{row['answers']:,}",
                 f"{row['tokens']:,}",
             )
@@ -66,34 +66,36 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _found(said: str, names: Mapping[str, str]) -> str:
+def _found(text: str, names: Mapping[str, str]) -> str:
     from node.errors import CommandFailed  # noqa: PLC0415
 
-    found = [peer for peer, name in names.items() if said in (peer, name)]
-    found = found or [peer for peer in names if peer.startswith(said)]
-    if len(found) == 1:
-        return found[0]
-    what = "no node" if not found else f"{len(found)} nodes"
+    matches = [peer for peer, name in names.items() if text in (peer, name)]
+    matches = matches or [peer for peer in names if peer.startswith(text)]
+    if len(matches) == 1:
+        return matches[0]
+    count = "no node" if not matches else f"{len(matches)} nodes"
     raise CommandFailed(
-        f"{what} of the mesh has the name or id {said!r}; `modelvine peers` lists them"
+        f"{count} of the mesh has the name or id {text!r}; `modelvine peers` lists them"
     )
 
 
-def _compare(arguments: argparse.Namespace, found: Mapping[str, Any]) -> int:
+def _compare(arguments: argparse.Namespace, comparison: Mapping[str, Any]) -> int:
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
 
-    counts, wrong = found["counts"], found["faults"]
+    counts, wrong = comparison["counts"], comparison["faults"]
     disagree = bool(wrong or counts["differ"])
     if arguments.json:
-        say_json(found)
+        say_json(comparison)
         return int(disagree)
-    print(f"both agree on {found['answers']:,} answers, {found['tokens']:,} tokens")
-    for one in found["differ"]:
-        here, there = (f"{read}+{written}" for read, written in (one["here"], one["there"]))
-        print(plain(f"{one['request']}: {here} tokens here, {there} there"))
-    for side, words in (("only_here", "only here"), ("only_there", "only there")):
+    print(f"both agree on {comparison['answers']:,} answers, {comparison['tokens']:,} tokens")
+    for difference in comparison["differ"]:
+        here, their_count = (
+            f"{read}+{written}" for read, written in (difference["here"], difference["there"])
+        )
+        print(plain(f"{difference['request']}: {here} tokens here, {their_count} there"))
+    for side, label in (("only_here", "only here"), ("only_there", "only there")):
         if counts[side]:
-            print(plain(f"{counts[side]:,} recorded {words}: {', '.join(found[side][:5])}"))
+            print(plain(f"{counts[side]:,} recorded {label}: {', '.join(comparison[side][:5])}"))
     for fault in wrong:
         print(plain(fault))
     return int(disagree)

@@ -77,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         say_json(body | names | told_too)
         return 0
     replica = f", replica {arguments.cid}" if arguments.cid else ""
-    said = f"registered {arguments.project}/{arguments.model} ({TYPES[arguments.type]}{replica})"
-    print(plain(f"{said}, served by {arguments.url}, at the node {node.target.url}"))
+    summary = f"registered {arguments.project}/{arguments.model} ({TYPES[arguments.type]}{replica})"
+    print(plain(f"{summary}, served by {arguments.url}, at the node {node.target.url}"))
     for row in answer.get("learned") or ():
         more = unnamed(row, arguments.worker_model or arguments.model)
         print(plain(f"the worker reports: {told(row) or 'nothing about itself'}{more}"))

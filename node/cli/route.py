@@ -27,11 +27,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="MODEL or PROJECT/MODEL")
     add("--project", metavar="P", default="", help="consider this project only")
-    said = parser.add_mutually_exclusive_group()
-    said.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--message", metavar="TEXT", default="", help="explain a chat with this message"
     )
-    said.add_argument(
+    group.add_argument(
         "--chat",
         metavar="FILE",
         default="",
@@ -47,11 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
     from node.cli.console.text import say_json  # noqa: PLC0415
 
-    found = _explained(arguments)
+    explained = _explained(arguments)
     if arguments.json:
-        say_json(found)
+        say_json(explained)
     else:
-        _say(found, wide=arguments.wide)
+        _say(explained, wide=arguments.wide)
     return 0
 
 
@@ -62,8 +62,8 @@ def _explained(arguments: argparse.Namespace) -> dict[str, Any]:
     headers = {SESSION: arguments.session} if arguments.session else {}
     body = _request(arguments)
     if body is None and not headers:
-        asked = {"model": arguments.model, "project": arguments.project, "node": name}
-        return node.get(path, holds="candidates", **asked)
+        query = {"model": arguments.model, "project": arguments.project, "node": name}
+        return node.get(path, holds="candidates", **query)
     if name:
         headers[NODE] = name
     if arguments.project:
@@ -86,31 +86,31 @@ def _read(file: str) -> dict[str, Any]:
     from node.errors import WrongUsage  # noqa: PLC0415
 
     try:
-        said = json.loads(sys.stdin.read() if file == "-" else Path(file).read_bytes())
+        payload = json.loads(sys.stdin.read() if file == "-" else Path(file).read_bytes())
     except OSError as error:
         raise WrongUsage(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise WrongUsage(f"{file} is not JSON: {error}") from error
-    if isinstance(said, list):
-        return {"messages": said}
-    if not isinstance(said, dict):
+    if isinstance(payload, list):
+        return {"messages": payload}
+    if not isinstance(payload, dict):
         raise WrongUsage(f"{file} contains neither a request nor a list of messages")
-    return said
+    return payload
 
 
-def _say(found: _Row, *, wide: bool) -> None:
+def _say(explained: _Row, *, wide: bool) -> None:
     from node.cli.console.text import ID, load_of, plain, say_table, shown_ids  # noqa: PLC0415
 
-    print(plain(f"model {found['model']}, policy {found['policy']}"))
-    if found["fallbacks"]:
-        print(plain(f"fallback models: {', '.join(found['fallbacks'])}"))
-    candidates = found["candidates"]
-    ids = shown_ids((row["node"] for row in (*candidates, *found["excluded"])), wide=wide)
+    print(plain(f"model {explained['model']}, policy {explained['policy']}"))
+    if explained["fallbacks"]:
+        print(plain(f"fallback models: {', '.join(explained['fallbacks'])}"))
+    candidates = explained["candidates"]
+    ids = shown_ids((row["node"] for row in (*candidates, *explained["excluded"])), wide=wide)
     say_table(
         ("", "NODE", ID, "ROUTE", "MODEL", "CID", "HERE", "THERE", "EXPECTED", "LOAD", "CIRCUIT"),
         (
             (
-                place,
+                rank,
                 c.get("name") or "-",
                 ids[c["node"]],
                 c["route"],
@@ -121,19 +121,19 @@ def _say(found: _Row, *, wide: bool) -> None:
                 load_of([c["load"]] if c["load"] else []),
                 _circuit(c["circuit"]),
             )
-            for place, c in enumerate(candidates, 1)
+            for rank, c in enumerate(candidates, 1)
         ),
         none="no replica can answer now",
         beneath=[c["why"] for c in candidates],
         wide=wide,
     )
-    if found["excluded"]:
+    if explained["excluded"]:
         print("\nleft out:")
         say_table(
             ("NODE", ID, "MODEL", "CID", "REASON"),
             (
                 (x.get("name") or "-", ids[x["node"]], *_named(x), x["reason"])
-                for x in found["excluded"]
+                for x in explained["excluded"]
             ),
             none="",
             wide=wide,

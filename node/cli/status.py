@@ -24,40 +24,40 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.text import load_of, say_fields, say_json  # noqa: PLC0415
     from registry.clock import duration  # noqa: PLC0415
 
-    found = client(arguments).get("/api/v1/status", holds="ready")
+    status = client(arguments).get("/api/v1/status", holds="ready")
     if arguments.json:
-        say_json(found)
+        say_json(status)
         return 0
-    ready: dict[str, str] = found["ready"]
+    ready: dict[str, str] = status["ready"]
     unwell = {part: state for part, state in ready.items() if state != "ok"}
     say_fields(
         (
             ("state", "degraded" if unwell else "ok"),
             *((f"  {part}", state) for part, state in unwell.items()),
-            ("name", found["name"]),
-            ("peer", found["peer"]),
-            ("version", found["version"]),
-            ("up for", duration(found["uptime"])),
-            ("http", found["http"]),
-            *(("p2p", address) for address in found["p2p"]),
-            ("link", found["link"]),
-            *((("processes", found["processes"]),) if found["processes"] > 1 else ()),
-            ("models here", found["models"]),
-            *(("worker", f"{_name(w)}: {w['health']}") for w in found.get("workers") or ()),
-            ("nodes alive", found["nodes_alive"]),
+            ("name", status["name"]),
+            ("peer", status["peer"]),
+            ("version", status["version"]),
+            ("up for", duration(status["uptime"])),
+            ("http", status["http"]),
+            *(("p2p", address) for address in status["p2p"]),
+            ("link", status["link"]),
+            *((("processes", status["processes"]),) if status["processes"] > 1 else ()),
+            ("models here", status["models"]),
+            *(("worker", f"{_name(w)}: {w['health']}") for w in status.get("workers") or ()),
+            ("nodes alive", status["nodes_alive"]),
             *(
-                (("bootstrap", told),)
-                if (told := found.get("bootstrap", {}).get("summary"))
+                (("bootstrap", summary),)
+                if (summary := status.get("bootstrap", {}).get("summary"))
                 else ()
             ),
-            ("in flight", found["in_flight"]),
+            ("in flight", status["in_flight"]),
             *(
                 ("load", f"{row['project']}/{row['model']}: {load_of([row])}")
-                for row in found["load"]
+                for row in status["load"]
             ),
-            ("store", found["store"]),
-            ("profile", found["profile"]),
-            ("digest", found["digest"]),
+            ("store", status["store"]),
+            ("profile", status["profile"]),
+            ("digest", status["digest"]),
         )
     )
     return 0

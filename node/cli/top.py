@@ -68,11 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
     if can_redraw(sys.stdout) and not (arguments.once or arguments.json):
         _live(node, before, every)
     time.sleep(every)
-    found = look(node)
+    latest = look(node)
     if arguments.json:
-        say_json(top_view.as_json(before, found))
+        say_json(top_view.as_json(before, latest))
     else:
-        print("\n".join(top_view.frame(before, found, columns=terminal_columns() or 1000)))
+        print("\n".join(top_view.frame(before, latest, columns=terminal_columns() or 1000)))
     return 0
 
 
@@ -86,8 +86,8 @@ def look(node: "Client") -> "TopLook":
     nodes = node.get("/api/v1/nodes", holds="nodes")["nodes"]
     catalog = node.get("/api/v1/catalog", holds="nodes")["nodes"]
     bare = TopLook(time.monotonic(), status, nodes, catalog, _counters(node))
-    asked = [row["model"] for row in models(bare) if not row["type"]][:MOST_ASKED]
-    expected = {name: _expected(node, name) for name in asked}
+    names = [row["model"] for row in models(bare) if not row["type"]][:MOST_ASKED]
+    expected = {name: _expected(node, name) for name in names}
     return TopLook(bare.at, status, nodes, catalog, bare.counters, expected)
 
 
@@ -100,13 +100,13 @@ def _live(node: "Client", before: "TopLook", every: float) -> None:
     from node.cli.console.top_view import frame  # noqa: PLC0415
     from node.errors import CommandFailed  # noqa: PLC0415
 
-    found, complaint = before, ""
+    latest, complaint = before, ""
     with _other_screen():
         while True:
             size = shutil.get_terminal_size()
             lines = frame(
                 before,
-                found,
+                latest,
                 columns=size.columns,
                 lines=size.lines - 1,
                 clock=time.strftime("%H:%M:%S"),
@@ -117,7 +117,7 @@ def _live(node: "Client", before: "TopLook", every: float) -> None:
             sys.stdout.flush()
             time.sleep(every)
             try:
-                before, found, complaint = found, look(node), ""
+                before, latest, complaint = latest, look(node), ""
             except CommandFailed as error:
                 # The node may be back in a moment.
                 complaint = str(error)
@@ -153,8 +153,8 @@ def _expected(node: "Client", model: str) -> Sequence[float]:
     from node.errors import Refused  # noqa: PLC0415
 
     try:
-        found = node.get("/api/v1/route", holds="candidates", model=model)
+        explained = node.get("/api/v1/route", holds="candidates", model=model)
     except Refused:
         return ()
-    figures: list[Mapping[str, Any]] = [c.get("figures", {}) for c in found["candidates"]]
+    figures: list[Mapping[str, Any]] = [c.get("figures", {}) for c in explained["candidates"]]
     return [f["expected_seconds"] for f in figures if "expected_seconds" in f]

@@ -95,7 +95,7 @@ def _instead(nodes: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) 
     )
 
 
-def _listed(words: str, names: Iterable[str]) -> str:
+def _listed(text: str, names: Iterable[str]) -> str:
     them = sorted(set(names))
     more = ", …" if len(them) > _MOST_SHOWN else ""
-    return words + ", ".join(them[:_MOST_SHOWN]) + more if them else ""
+    return text + ", ".join(them[:_MOST_SHOWN]) + more if them else ""

@@ -58,14 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     data_dir = Path(settings.node.data_dir)
     secret_files.make_private_directory(data_dir)
     with hold_data_dir_lock(data_dir):
-        if given := arguments.join or sources.configured_invitation():
-            joined.save_invitation(data_dir, joined.read_argument(given))
-        own = identity.load_or_create(data_dir)
+        if argument := arguments.join or sources.configured_invitation():
+            joined.save_invitation(data_dir, joined.read_argument(argument))
+        own_identity = identity.load_or_create(data_dir)
         grant = ""
-        if held := joined.load_invitation(data_dir):
-            settings = joined.with_invitation(settings, held, data_dir)
-            swarm_key = swarm_key or held.swarm_key or None
-            grant = joined.seal_grant(held, own.peer)
+        if invitation := joined.load_invitation(data_dir):
+            settings = joined.with_invitation(settings, invitation, data_dir)
+            swarm_key = swarm_key or invitation.swarm_key or None
+            grant = joined.seal_grant(invitation, own_identity.peer)
             if not grant:
                 log.warning(
                     "the grant of this node's invitation has expired: nodes that require a grant refuse its requests"
@@ -82,14 +82,18 @@ def run(arguments: argparse.Namespace) -> int:
             say_ready(line)
             fields = dict(part.partition("=")[::2] for part in line.split())
             try:
-                shown = settings.node.tls_cert
-                leave_trace(data_dir, url=fields["http"], peer=own.peer, certificate=shown)
+                certificate = settings.node.tls_cert
+                leave_trace(
+                    data_dir, url=fields["http"], peer=own_identity.peer, certificate=certificate
+                )
             except OSError as error:
                 log.warning(
                     "commands on this machine need the address of this node (--node): %s", error
                 )
 
         try:
-            return composition.run(settings, own, swarm_key, data_dir, grant=grant, ready=ready)
+            return composition.run(
+                settings, own_identity, swarm_key, data_dir, grant=grant, ready=ready
+            )
         finally:
             remove_trace(data_dir)

@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
 
     node = client(arguments)
-    asked = _asked(arguments)
+    query = _asked(arguments)
     if arguments.csv:
-        with node.request("GET", _path({**asked, "format": "csv"})) as answer:
+        with node.request("GET", _path({**query, "format": "csv"})) as answer:
             print(answer.read().decode(), end="")
         return 0
-    rows: Sequence[Mapping[str, Any]] = node.get(PATH, holds="usage", **asked)["usage"]
+    rows: Sequence[Mapping[str, Any]] = node.get(PATH, holds="usage", **query)["usage"]
     if arguments.json:
         say_json(rows)
         return 0
@@ -102,10 +102,10 @@ def _asked(arguments: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _path(asked: Mapping[str, str]) -> str:
+def _path(query: Mapping[str, str]) -> str:
     from urllib.parse import urlencode  # noqa: PLC0415
 
-    return f"{PATH}?{urlencode({name: value for name, value in asked.items() if value})}"
+    return f"{PATH}?{urlencode({name: value for name, value in query.items() if value})}"
 
 
 def _figures(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class HostPort:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         """Whether only this machine can reach it. A name other than `localhost` counts as reachable by other machines."""
         if self.host == "localhost":
             return True

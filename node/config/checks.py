@@ -36,18 +36,18 @@ _STORE_SPELLINGS = {"rediss", "unix", "postgresql"}
 
 def find_invalid(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, str]:
     """Return every setting that cannot be used, with what would be valid; empty if all are valid."""
-    found = dict.fromkeys(_infinite_settings(settings), "must be a finite number")
+    problems = dict.fromkeys(_infinite_settings(settings), "must be a finite number")
     for key, check in _CHECKS.items():
         try:
             check(settings)
         except ValueError as error:
-            found[key] = str(error)
+            problems[key] = str(error)
     if origins["node.store"].startswith("--") and _password(settings.node.store):
-        found["node.store"] = (
+        problems["node.store"] = (
             "holds a password, and other users can read command lines: "
             "put it into MODELVINE_STORE or the settings file"
         )
-    return found
+    return problems
 
 
 def mask_password(key: str, value: object) -> object:
@@ -55,16 +55,16 @@ def mask_password(key: str, value: object) -> object:
     if key not in _URLS or not isinstance(value, str):
         return value
     # redis-py and libpq take a password in the query as well.
-    shown = _QUERY_PASSWORD.sub(r"\1***", value)
-    head, at, place = shown.rpartition("@")
-    if not at:
-        return shown
-    scheme, slashes, given = head.partition("://")
-    user, colon, _ = given.partition(":")
+    masked = _QUERY_PASSWORD.sub(r"\1***", value)
+    head, separator, location = masked.rpartition("@")
+    if not separator:
+        return masked
+    scheme, slashes, credentials = head.partition("://")
+    user, colon, _ = credentials.partition(":")
     # What stands alone may be a secret, except for PostgreSQL, whose passwords may be in ~/.pgpass.
     if not colon and scheme in _POSTGRESQL:
-        return shown
-    return f"{scheme}{slashes}{user}:***@{place}"
+        return masked
+    return f"{scheme}{slashes}{user}:***@{location}"
 
 
 def displayed_settings(settings: Settings) -> Mapping[str, str]:
@@ -93,11 +93,11 @@ def _check_name(settings: Settings) -> None:
 
 
 def _check_http(settings: Settings) -> None:
-    place = host_port(settings.node.http)
-    if not place.loopback and not settings.node.is_open_set:
+    address = host_port(settings.node.http)
+    if not address.is_loopback and not settings.node.is_open_set:
         raise ValueError(
             "can be reached by other machines: set who needs no key, with --open nobody, --open machine "
-            f"or --open everybody, or listen on 127.0.0.1:{place.port}"
+            f"or --open everybody, or listen on 127.0.0.1:{address.port}"
         )
 
 
@@ -109,14 +109,14 @@ def _check_remotellm(settings: Settings) -> None:
     _check_rpc(settings.faces.remotellm, settings.faces.remotellm_keys, settings)
 
 
-def _check_rpc(said: str, keys: str, settings: Settings) -> None:
-    if not said:
+def _check_rpc(text: str, keys: str, settings: Settings) -> None:
+    if not text:
         return
-    place = host_port(said)
-    if not (place.loopback or keys or settings.node.is_open_set):
+    address = host_port(text)
+    if not (address.is_loopback or keys or settings.node.is_open_set):
         raise ValueError(
             "can be reached by other machines: set who needs no key, with --open nobody, --open machine "
-            f"or --open everybody, set a file of keys, or listen on 127.0.0.1:{place.port}"
+            f"or --open everybody, set a file of keys, or listen on 127.0.0.1:{address.port}"
         )
 
 
@@ -141,8 +141,8 @@ def _check_link(settings: Settings) -> None:
 def _check_store(settings: Settings) -> None:
     scheme, colon, rest = settings.node.store.partition(":")
     remote = scheme not in names() or scheme in {"redis", "postgres"}
-    known = scheme in names() | _STORE_SPELLINGS
-    if not known or (remote and not rest.startswith("//")) or (colon and not rest):
+    is_known = scheme in names() | _STORE_SPELLINGS
+    if not is_known or (remote and not rest.startswith("//")) or (colon and not rest):
         raise ValueError(_STORE_FORMS)
     # A PostgreSQL URL may name several hosts, which urlsplit cannot read.
     if remote and "," not in rest:
@@ -153,16 +153,16 @@ def _check_store(settings: Settings) -> None:
 
 
 def _check_traces(settings: Settings) -> None:
-    said = settings.node.traces
-    if not said:
+    traces = settings.node.traces
+    if not traces:
         return
     form = "must be a URL like http://127.0.0.1:4318/v1/traces"
     try:
-        url = urlsplit(said)
+        url = urlsplit(traces)
         _ = url.port
     except ValueError as error:
         raise ValueError(form) from error
-    if url.scheme not in {"http", "https"} or not url.hostname or _NOT_URL.search(said):
+    if url.scheme not in {"http", "https"} or not url.hostname or _NOT_URL.search(traces):
         raise ValueError(form)
     if "@" in url.netloc or url.query or url.fragment:
         raise ValueError(
@@ -176,10 +176,10 @@ def _check_swarm_key(settings: Settings) -> None:
 
 
 def _check_tls(settings: Settings) -> None:
-    given = settings.node.tls_cert, settings.node.tls_key
-    if any(given) and not all(given):
+    files = settings.node.tls_cert, settings.node.tls_key
+    if any(files) and not all(files):
         raise ValueError("needs both: --tls-cert FILE and --tls-key FILE")
-    for file in given:
+    for file in files:
         if file and not Path(file).is_file():
             raise ValueError(f"needs a file, and {file} is none")
 

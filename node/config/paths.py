@@ -35,5 +35,5 @@ def _home(environment: Mapping[str, str]) -> Path:
     try:
         return Path(environment.get("HOME") or Path.home())
     except RuntimeError as error:  # as in a container that runs as a user without a name
-        said = "this user has no home directory: set the data directory with --data-dir or MODELVINE_DATA_DIR"
-        raise WrongSetting(said) from error
+        message = "this user has no home directory: set the data directory with --data-dir or MODELVINE_DATA_DIR"
+        raise WrongSetting(message) from error

@@ -62,9 +62,9 @@ _SWITCHES = {
 }
 
 
-def _convert_switch(said: object) -> object:
+def _convert_switch(value: object) -> object:
     """Convert the values of older versions, in which the setting was a switch, and return all others unchanged."""
-    return _SWITCHES.get(str(said).lower(), said)
+    return _SWITCHES.get(str(value).lower(), value)
 
 
 class NodeSettings(BaseModel):

@@ -143,9 +143,9 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str] = os.environ) -> b
     return stream.isatty() and environment.get("TERM") != "dumb"
 
 
-def _settings_file(named: str, directory: Path) -> Path | None:
-    if named:
-        return Path(named)
+def _settings_file(name: str, directory: Path) -> Path | None:
+    if name:
+        return Path(name)
     path = directory / CONFIG_FILE
     # `Path.exists` raises an error in a directory that this user may not enter, as after `cd /root; sudo -u ann …`.
     return path.absolute() if os.path.exists(path) else None  # noqa: PTH110
@@ -184,8 +184,8 @@ def _unknown_section(section: str, path: Path) -> str:
     if homes:
         home, _, name = homes[0].partition(".")
         return f"{path} sets {name} outside its section: put it under [{home}]"
-    known = ", ".join(f"[{name}]" for name in SECTIONS)
-    return f"{path} has [{section}], which does not exist: the sections are {known}"
+    sections = ", ".join(f"[{name}]" for name in SECTIONS)
+    return f"{path} has [{section}], which does not exist: the sections are {sections}"
 
 
 def _environment_layer(environment: Mapping[str, str]) -> Layer:
@@ -233,8 +233,8 @@ def _validate(values: Mapping[str, object], origins: Mapping[str, str]) -> Setti
         settings = Settings.model_validate(nested)
     except ValidationError as error:
         # Pydantic reports a list once per bad entry; one sentence per setting is enough.
-        found = {".".join(map(str, e["loc"][:2])): _advice(e["msg"]) for e in error.errors()}
-        raise WrongSetting(_sentences(found, values, origins)) from None
+        problems = {".".join(map(str, e["loc"][:2])): _advice(e["msg"]) for e in error.errors()}
+        raise WrongSetting(_sentences(problems, values, origins)) from None
     wrong = find_invalid(settings, origins)
     if wrong:
         raise WrongSetting(_sentences(wrong, values, origins))
@@ -270,9 +270,9 @@ def _pick(sections: Mapping[str, Mapping[str, object]], key: str) -> object:
     return sections[section][name]
 
 
-def _nearest(name: str, known: Mapping[str, str] | tuple[str, ...]) -> str:
-    close = get_close_matches(name, known, n=1)
+def _nearest(name: str, names: Mapping[str, str] | tuple[str, ...]) -> str:
+    close = get_close_matches(name, names, n=1)
     if not close:  # a correct name under a wrong section may look too different
         leaf = name.rpartition("." if "." in name else "_")[2]
-        close = [other for other in known if other.endswith(leaf)][:1]
+        close = [other for other in names if other.endswith(leaf)][:1]
     return f": did you mean {close[0]}?" if close else ""

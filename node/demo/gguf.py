@@ -116,17 +116,17 @@ def _metadata(tokens: Sequence[_Token]) -> Iterator[bytes]:
     yield _entry("tokenizer.chat_template", _STRING, _text(_TEMPLATE))
 
 
-def _tensors(tokens: Sequence[_Token], chance: random.Random) -> Iterator[_Tensor]:
+def _tensors(tokens: Sequence[_Token], rng: random.Random) -> Iterator[_Tensor]:
     """Yield random weights, except for the first number of every state.
 
     It is 1 in each embedding and no layer adds to it, so that the output's first column reaches every prediction. There each
     token's `push` keeps bytes and controls from being generated, and lets an answer end.
     """
     count = len(tokens)
-    yield _matrix("token_embd", [(1.0, 1.0)] * count, _WIDTH, chance)
+    yield _matrix("token_embd", [(1.0, 1.0)] * count, _WIDTH, rng)
     yield _ones("output_norm")
-    said = [(token.push, 0.125 if token.kind == _NORMAL else 0.0) for token in tokens]
-    yield _matrix("output", said, _WIDTH, chance)
+    weights = [(token.push, 0.125 if token.kind == _NORMAL else 0.0) for token in tokens]
+    yield _matrix("output", weights, _WIDTH, rng)
     plain, still = [(0.0, 0.125)] * _WIDTH, [(0.0, 0.0)] + [(0.0, 0.125)] * (_WIDTH - 1)
     yield _ones("blk.0.attn_norm")
     for name, rows, width in (
@@ -138,18 +138,18 @@ def _tensors(tokens: Sequence[_Token], chance: random.Random) -> Iterator[_Tenso
         ("ffn_up", plain[:1] * _INNER, _WIDTH),
         ("ffn_down", still, _INNER),
     ):
-        yield _matrix(f"blk.0.{name}", rows, width, chance)
+        yield _matrix(f"blk.0.{name}", rows, width, rng)
     yield _ones("blk.0.ffn_norm")
 
 
 def _matrix(
-    name: str, rows: Sequence[tuple[float, float]], width: int, chance: random.Random
+    name: str, rows: Sequence[tuple[float, float]], width: int, rng: random.Random
 ) -> _Tensor:
     """Return a matrix whose rows begin with a given number and continue at random, with a given spread."""
     weights: list[float] = []
     for first, spread in rows:
         weights.append(first)
-        weights.extend(chance.uniform(-spread, spread) * 3**0.5 for _ in range(width - 1))
+        weights.extend(rng.uniform(-spread, spread) * 3**0.5 for _ in range(width - 1))
     return _Tensor(f"{name}.weight", (width, len(rows)), weights)
 
 

@@ -55,9 +55,9 @@ class DemoOutput:
         """Print an error."""
         self._line(self._painted(text, _RED))
 
-    def command(self, *words: str) -> None:
+    def command(self, *arguments: str) -> None:
         """Print a command as a person would type it."""
-        self._line(self._painted("$ modelvine " + " ".join(map(_quoted, words)), _BOLD))
+        self._line(self._painted("$ modelvine " + " ".join(map(_quoted, arguments)), _BOLD))
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
@@ -79,8 +79,8 @@ class DemoOutput:
         print(text, file=self._out, flush=True)
 
 
-def _quoted(word: str) -> str:
-    return f'"{word}"' if " " in word else word
+def _quoted(argument: str) -> str:
+    return f'"{argument}"' if " " in argument else argument
 
 
 START_WITHIN = 60.0
@@ -103,8 +103,8 @@ class Actor:
     @property
     def fields(self) -> Mapping[str, str]:
         """The `key=value` words of the ready line."""
-        words = (word.partition("=") for word in self.ready.split() if "=" in word)
-        return {key: value for key, _, value in words}
+        pairs = (word.partition("=") for word in self.ready.split() if "=" in word)
+        return {key: value for key, _, value in pairs}
 
 
 class ProcessGroup:
@@ -145,11 +145,11 @@ class ProcessGroup:
     def start_node(self, name: str, *, bootstrap: Sequence[str] = ()) -> Actor:
         """Run a node on free ports of the loopback interface, with its files in a folder of its name."""
         options = [option for address in bootstrap for option in ("--bootstrap", address)]
-        place = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
+        addresses = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
         # Not every kernel tells which user calls over loopback, and there is nothing to protect here.
         options += ["--open", "everybody"]
         data = ("--data-dir", str(self.directory / name), "--name", name)
-        return self.start(name, "node", "up", *place, *data, *options)
+        return self.start(name, "node", "up", *addresses, *data, *options)
 
     def kill(self, actor: Actor) -> None:
         """End a process as a power cut would: by SIGKILL, without a shutdown."""
@@ -174,16 +174,16 @@ def _held_back() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    signals: list[int] = []
     before = {
-        number: signal.signal(number, lambda n, _: came.append(n)) for number in ending_signals()
+        number: signal.signal(number, lambda n, _: signals.append(n)) for number in ending_signals()
     }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for each in came:
+        for each in signals:
             signal.raise_signal(each)
 
 
@@ -226,15 +226,15 @@ def play(show: DemoOutput, stage: ProcessGroup, *, keep: bool) -> None:
     worker, nodes = _start(show, stage)
     model = worker.fields["model"]
     url = worker.ready.split()[1]
-    asked = nodes[2].fields["http"]
+    node_url = nodes[2].fields["http"]
 
     show.heading("An operator registers the model at node 1")
     _run(show, "register", PROJECT, model, url, "--node", nodes[0].fields["http"])
     with show.step("node 3 learns of the model"):
-        _until(lambda: model in _models(asked), "node 3 did not learn of the model")
+        _until(lambda: model in _models(node_url), "node 3 did not learn of the model")
 
     show.heading("A user chats at node 3, which has no model of its own")
-    _run(show, "chat", model, QUESTION, *ANSWER, "--node", asked)
+    _run(show, "chat", model, QUESTION, *ANSWER, "--node", node_url)
 
     show.heading("The operator checks the mesh at node 2")
     _run(show, "models", "--node", nodes[1].fields["http"])
@@ -243,18 +243,18 @@ def play(show: DemoOutput, stage: ProcessGroup, *, keep: bool) -> None:
     show.heading("Node 1 is killed: kill -9")
     stage.kill(nodes[0])
     begun = time.monotonic()
-    _run(show, "chat", model, QUESTION, *ANSWER, "--node", asked, fails=True)
+    _run(show, "chat", model, QUESTION, *ANSWER, "--node", node_url, fails=True)
     waited = time.monotonic() - begun
     show.fact(f"node 3 waits {waited:.1f} s for the model to return, then reports the error")
     with show.step("node 3 stops listing the model"):
-        _until(lambda: model not in _models(asked), "node 3 still lists the model")
+        _until(lambda: model not in _models(node_url), "node 3 still lists the model")
 
     show.heading("Node 1 restarts with its data: its registration is kept")
     with show.step("node 1 starts"):
         nodes[0] = stage.start_node("node1", bootstrap=[nodes[1].fields["p2p"]])
     with show.step("node 3 routes to it again"):
-        _until(lambda: model in _models(asked), "node 3 did not learn of node 1 again")
-    _run(show, "chat", model, "And what is a rumour?", *ANSWER, "--node", asked)
+        _until(lambda: model in _models(node_url), "node 3 did not learn of node 1 again")
+    _run(show, "chat", model, "And what is a rumour?", *ANSWER, "--node", node_url)
 
     if keep:
         _wait(show, nodes)
@@ -272,9 +272,9 @@ def _start(show: DemoOutput, stage: ProcessGroup) -> tuple[Actor, list[Actor]]:
         loading = beside.submit(stage.start, "worker", "node.demo.worker", "--port", "0")
         nodes: list[Actor] = []
         for number in (1, 2, 3):
-            known = [nodes[0].fields["p2p"]] if nodes else []
+            bootstrap = [nodes[0].fields["p2p"]] if nodes else []
             with show.step(f"node {number} starts"):
-                nodes.append(stage.start_node(f"node{number}", bootstrap=known))
+                nodes.append(stage.start_node(f"node{number}", bootstrap=bootstrap))
         with show.step("the worker loads its model"):
             worker = loading.result()
     if worker.fields["source"] == "random":
@@ -282,11 +282,11 @@ def _start(show: DemoOutput, stage: ProcessGroup) -> tuple[Actor, list[Actor]]:
     return worker, nodes
 
 
-def _run(show: DemoOutput, *words: str, fails: bool = False) -> None:
+def _run(show: DemoOutput, *arguments: str, fails: bool = False) -> None:
     """Run one `modelvine` command, with its output shown as it arrives; with `fails`, it must end with an error."""
-    show.command(*words)
+    show.command(*arguments)
     done = subprocess.run(
-        [sys.executable, "-m", "node", *words],
+        [sys.executable, "-m", "node", *arguments],
         stdin=subprocess.DEVNULL,
         # One stream, so that the note about an answer appears below it.
         stderr=sys.stdout,
@@ -294,7 +294,7 @@ def _run(show: DemoOutput, *words: str, fails: bool = False) -> None:
         check=False,
     )
     if (done.returncode != 0) is not fails:
-        raise StageError(f"`modelvine {words[0]}` ended with exit code {done.returncode}")
+        raise StageError(f"`modelvine {arguments[0]}` ended with exit code {done.returncode}")
 
 
 def _models(http: str) -> set[str]:

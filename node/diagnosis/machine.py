@@ -131,18 +131,18 @@ def data_dir(facts: Directory) -> list[Finding]:
     if not (facts.readable and facts.writable):
         return [fail("data", _unusable(facts), f"run as user {facts.owner}, or {_DATA}")]
     if facts.owner != facts.user:
-        found = warn(
+        finding = warn(
             "data",
             f"{path} belongs to user {facts.owner}, and this is user {facts.user}",
             "run modelvine as that user, or the node cannot use the files that it creates",
         )
     elif facts.mode & 0o022:
-        found = warn(
+        finding = warn(
             "data", f"other users can write to {path} (mode {facts.mode:o})", f"chmod 700 {path}"
         )
     else:
-        found = ok("data", f"{path} belongs to this user")
-    return [found, *_disk(facts)]
+        finding = ok("data", f"{path} belongs to this user")
+    return [finding, *_disk(facts)]
 
 
 def _unusable(facts: Directory) -> str:
@@ -164,23 +164,23 @@ def _disk(facts: Directory) -> Iterator[Finding]:
         yield ok("disk", f"{free} free")
 
 
-def secret(check: str, problem: str, *, there: str) -> Finding:
-    """Check a file that holds a secret: `problem` is what is wrong with it, `there` the text if nothing is."""
+def secret(check: str, problem: str, *, success: str) -> Finding:
+    """Check a file that holds a secret: `problem` is what is wrong with it, `success` the text if nothing is."""
     if not problem:
-        return ok(check, there)
+        return ok(check, success)
     return fail_from_error(check, problem, "check its permissions and its content")
 
 
 def open_files(limit: int, *, wanted: int, used: int = 0) -> Finding:
     """Check how many connections fit into the allowed open files."""
     do = "raise the limit: LimitNOFILE of the service, ulimit -n, --ulimit of the container"
-    fits = connections_within(limit)
-    text = f"{fits:,} connections to each listener, by the limit of {limit:,}"
+    available = connections_within(limit)
+    text = f"{available:,} connections to each listener, by the limit of {limit:,}"
     if used > FULL * limit:
         return fail("open files", f"{used:,} of {limit:,} are in use", do)
-    if fits < FEW_CONNECTIONS:
+    if available < FEW_CONNECTIONS:
         return fail("open files", f"only {text}", do)
-    if fits < min(wanted, PLENTY):
+    if available < min(wanted, PLENTY):
         return warn("open files", f"only {text}; web.connections is {wanted:,}", do)
     return ok("open files", f"{text}{f'; {used:,} are in use' if used else ''}")
 
@@ -193,9 +193,9 @@ def ports(facts: Iterable[Port]) -> list[Finding]:
         if not port.problem:
             found.append(ok(check, f"{port.place} is free ({port.setting})"))
             continue
-        why, _, advice = port.problem.partition("; ")
-        held = f"; {port.holder} listens there" if port.holder else ""
-        found.append(fail(check, f"{why}{held}", advice or f"check {port.setting}"))
+        reason, _, advice = port.problem.partition("; ")
+        holder = f"; {port.holder} listens there" if port.holder else ""
+        found.append(fail(check, f"{reason}{holder}", advice or f"check {port.setting}"))
     return found
 
 
@@ -212,8 +212,8 @@ def clock(kernel: KernelClock) -> Finding:
     return ok("clock", f"synchronised, within {max(kernel.error, 0.001):.3f} s")
 
 
-def tls(facts: TlsFacts, *, now: float, wanted: Sequence[str]) -> Finding:
-    """Check the certificate of the HTTP face: whether it is usable, its expiry, and whether it covers the names `wanted`."""
+def tls(facts: TlsFacts, *, now: float, hosts: Sequence[str]) -> Finding:
+    """Check the certificate of the HTTP face: whether it is usable, its expiry, and whether it covers the names `hosts`."""
     if facts.problem:
         return fail_from_error(
             "tls", facts.problem, "pass a certificate and its key with --tls-cert and --tls-key"
@@ -232,20 +232,20 @@ def tls(facts: TlsFacts, *, now: float, wanted: Sequence[str]) -> Finding:
     if facts.ends - now < SOON:
         return warn("tls", f"the certificate {facts.path} expires in {days:.0f} days", renew)
     names = ", ".join(facts.names[:5]) or "no name"
-    if wanted and not any(_covers(name, one) for name in facts.names for one in wanted):
+    if hosts and not any(_covers(name, host) for name in facts.names for host in hosts):
         return warn(
             "tls",
-            f"the certificate {facts.path} is for {names}, none of which is a name of this node ({', '.join(wanted[:5])})",
+            f"the certificate {facts.path} is for {names}, none of which is a name of this node ({', '.join(hosts[:5])})",
             "get one for the name that callers use, or add its name to web.names",
         )
     return ok("tls", f"the certificate for {names} is valid for another {days:.0f} days")
 
 
-def _covers(name: str, wanted: str) -> bool:
-    name, wanted = name.lower(), wanted.lower().rstrip(".")
+def _covers(name: str, host: str) -> bool:
+    name, host = name.lower(), host.lower().rstrip(".")
     if name.startswith("*."):
-        return wanted.partition(".")[2] == name[2:]
-    return name == wanted
+        return host.partition(".")[2] == name[2:]
+    return name == host
 
 
 def exposure(warning: str) -> Finding:
@@ -256,13 +256,13 @@ def exposure(warning: str) -> Finding:
     return warn("access", what, advice or "see `modelvine up --help`, --open")
 
 
-def bootstrap_dials(found: Iterable[tuple[str, str]]) -> list[Finding]:
+def bootstrap_dials(dials: Iterable[tuple[str, str]]) -> list[Finding]:
     """Check the addresses to join by TCP alone, each given with the reason of its failure, empty if it accepts."""
     return [
-        fail("join", f"{address} does not answer: {why}", dial_advice(why))
-        if why
+        fail("join", f"{address} does not answer: {reason}", dial_advice(reason))
+        if reason
         else ok("join", f"{address} accepts connections")
-        for address, why in found
+        for address, reason in dials
     ]
 
 
@@ -292,11 +292,11 @@ _ADVICE = (
 )
 
 
-def dial_advice(why: str) -> str:
+def dial_advice(reason: str) -> str:
     """Return the remedy for an address that does not answer, by the reason."""
-    text = why.lower()
+    text = reason.lower()
     usual = "wait a few seconds, then check that the node runs and accepts TCP connections"
-    return next((advice for words, advice in _ADVICE if words in text), usual)
+    return next((advice for fragment, advice in _ADVICE if fragment in text), usual)
 
 
 def store(kind: str, error: str, *, seconds: float = 0.0) -> Finding:
@@ -308,7 +308,9 @@ def store(kind: str, error: str, *, seconds: float = 0.0) -> Finding:
             else "check free space and the file's owner, or set another store with node.store (--store)"
         )
         what, _, advice = error.partition(": ")
-        own_words = any(word in advice for word in ("upgrade this one", "stop the node", "choose "))
+        own_words = any(
+            fragment in advice for fragment in ("upgrade this one", "stop the node", "choose ")
+        )
         return fail("store", what, advice) if own_words else fail("store", error, do)
     if seconds > 1.0:
         return warn(

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from router.workers import Worker
 
 
-def _plain(said: "Refusal", _: str) -> "Refusal":
-    return said
+def _plain(refusal: "Refusal", _: str) -> "Refusal":
+    return refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +138,4 @@ class Context(Serving):
 
     async def audited(self, request: "web.Request", action: str, target: str = "") -> None:
         """Write a completed change into the audit log, with the caller of `request`."""
-        await self.audit.add(self.access.who(request), action, target)
+        await self.audit.add(self.access.author_of(request), action, target)

@@ -49,8 +49,8 @@ class Account:
     route: str = "-"
     attempts: int = 0
     status: int = 500
-    taken: int = 0
-    sent: int = 0
+    request_bytes: int = 0
+    answer_bytes: int = 0
     asker: str = ""
     """The peer id of the asking node; empty where a client asks."""
     served: str = ""
@@ -62,9 +62,9 @@ class Account:
     """The name of the caller's key."""
     ticket: QuotaTicket | None = None
     """The request's share of its caller's quota."""
-    told: Usage | None = None
+    reported_usage: Usage | None = None
     """The usage that an answer from another node's worker reports."""
-    first: float = 0.0
+    first_byte_seconds: float = 0.0
     """Seconds to the first byte of its answer."""
     verbatim: str = ""
     """The protocol of the answer, if it is both the caller's and the worker's; empty for OpenAI's."""
@@ -102,9 +102,9 @@ class Account:
 
     def record_request(self, request: Request) -> None:
         """Record what is asked."""
-        self.model, self.taken = request.model.strip(), len(request.body)
+        self.model, self.request_bytes = request.model.strip(), len(request.body)
 
-    def routed(self, routed: Routed) -> None:
+    def record_answer(self, routed: Routed) -> None:
         """Record the answer and its candidate."""
         answer, candidate = routed.answer, routed.candidate
         self.candidate, self.others = candidate, routed.others
@@ -114,54 +114,56 @@ class Account:
         if candidate.worker is not None:
             self.served, self.usage = candidate.service.model, answer.usage
 
-    def hears(self, usage: Usage | None) -> None:
+    def record_reported_usage(self, usage: Usage | None) -> None:
         """Record the usage that an answer from another node's worker reports."""
         if usage is not None and not usage.estimated:
-            self.told = usage
+            self.reported_usage = usage
 
-    def part(self, routed: Routed, usage: Usage) -> None:
+    def record_part(self, routed: Routed, usage: Usage) -> None:
         """Record the usage of one worker's part of a stream."""
         if routed.candidate.worker:
             self.parts = (*self.parts, (routed.candidate.service.model, usage))
         elif not usage.estimated:
             self.hops = (*self.hops, (routed.candidate.node, usage))
-            self.hears(self.told + usage if self.told else usage)
+            self.record_reported_usage(
+                self.reported_usage + usage if self.reported_usage else usage
+            )
 
     def record_usage_in(self, body: bytes) -> None:
         """Record the usage that a whole answer from another node's worker reports."""
         if not self.served:
-            self.hears(read_usage_at_end(body))
+            self.record_reported_usage(read_usage_at_end(body))
 
-    def refused(self, error: Exception, status: int) -> None:
+    def record_refusal(self, error: Exception, status: int) -> None:
         """Record the failure of a request."""
         self.status = status
         if isinstance(error, RouterError):
             self.attempts = error.attempts
-        self.failed(error)
+        self.record_failure(error)
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Record which candidate failed and why; a message about the request itself may quote it, and is not logged."""
         self.error = type(error).__name__
         if isinstance(error, WorkerError | NobodyServes | NoCapacity):
             self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
 
-    def ends(self, now: float) -> Usage | None:
+    def finish(self, now: float) -> Usage | None:
         """End the request: return the tokens that workers of this machine used, and drop the HTTP request and the counter."""
         self.seconds = now - self.began
         self.http = None
         if self.tokens is not None:
             self.usage, self.tokens = self.tokens.usage(), None
-        own = self.usage
+        own_usage = self.usage
         for _, usage in self.parts:
-            own = usage if own is None else own + usage
-        self.used = own
-        if own is None:
+            own_usage = usage if own_usage is None else own_usage + usage
+        self.used = own_usage
+        if own_usage is None:
             # A request that no worker answered used none, but for a caller that left early a worker may have read the prompt.
             unasked = self.route == "-" and self.status != CALLER_LEFT
-            self.used = self.told or (_NOTHING if unasked else None)
-        return own
+            self.used = self.reported_usage or (_NOTHING if unasked else None)
+        return own_usage
 
-    def spent(self) -> tuple[tuple[str, Usage], ...]:
+    def tokens_by_model(self) -> tuple[tuple[str, Usage], ...]:
         """Return the tokens that workers of this machine used, by model, as far as known."""
         return (*self.parts, (self.served, self.usage)) if self.usage else self.parts
 
@@ -172,7 +174,7 @@ class Account:
             return 0.0
         if used.completion < 2 or used.estimated:
             return 0.0
-        return (self.seconds - self.first) / (used.completion - 1)
+        return (self.seconds - self.first_byte_seconds) / (used.completion - 1)
 
 
 def _preset_layout(usual: Iterable[str]) -> None:
@@ -218,7 +220,7 @@ class OpenAccount:
     ) -> None:
         account = self._account
         if isinstance(error, KNOWN):
-            account.refused(error, refusal(error).status)
+            account.record_refusal(error, refusal(error).status)
         elif isinstance(error, _LEFT) and not account.ended:
             account.status = CALLER_LEFT
         conclude(self._context, account)
@@ -226,7 +228,7 @@ class OpenAccount:
 
 def conclude(context: Serving, account: Account) -> None:
     """Write the log line of a request, and count it in metrics, quota, usage and receipts."""
-    own = account.ends(context.now())
+    own_usage = account.finish(context.now())
     context.metrics.ended(account)
     if account.ticket is not None:
         _settle_quota(account.ticket, account)
@@ -244,8 +246,8 @@ def conclude(context: Serving, account: Account) -> None:
         account.trace = None
     # The worker is another node's, or reports nothing.
     tokens = "-"
-    if own is not None:
-        tokens = f"{'~' if own.estimated else ''}{own.prompt}+{own.completion}"
+    if own_usage is not None:
+        tokens = f"{'~' if own_usage.estimated else ''}{own_usage.prompt}+{own_usage.completion}"
     seconds = thousandths(account.seconds)
     log.info(
         f"request={account.id} model={_shown_model(account.model)} kind={account.kind} node={account.node} route={account.route}"
@@ -259,8 +261,8 @@ def _settle_quota(ticket: QuotaTicket, account: Account) -> None:
         return
     # Without a reported usage, the quota's reservation stands.
     used = account.used or _UNKNOWN
-    spent = used.prompt + used.completion
-    ticket.settle(None if used.estimated else spent, written=spent)
+    tokens = used.prompt + used.completion
+    ticket.settle(None if used.estimated else tokens, written=tokens)
 
 
 def _shown_model(name: str) -> str:
@@ -277,4 +279,4 @@ def _add_receipts(context: Serving, account: Account) -> None:
         for node, usage in account.hops:
             add(Side.ASKED, node, id_, model, usage, seconds)
     elif account.node != NOBODY:
-        add(Side.ASKED, account.node, id_, model, account.told, seconds)
+        add(Side.ASKED, account.node, id_, model, account.reported_usage, seconds)

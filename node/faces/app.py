@@ -47,8 +47,8 @@ def public_app(context: Context) -> web.Application:
 
 def public_routes(context: Context) -> list[web.RouteDef]:
     """Return all routes for clients."""
-    own = [route for face in _modules("routes") for route in face.routes(context)]
-    return [*model_routes(context), *own]
+    face_routes = [route for face in _modules("routes") for route in face.routes(context)]
+    return [*model_routes(context), *face_routes]
 
 
 def model_routes(context: Serving) -> list[web.RouteDef]:
@@ -61,26 +61,29 @@ def model_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def _user_route_of(face: ModuleType) -> UserRoute:
-    own = vars(face).get("in_own_form")
-    return UserRoute(own) if own else _PLAIN
+    declared = vars(face).get("in_own_form")
+    return UserRoute(declared) if declared else _PLAIN
 
 
 def link_app(
-    context: Serving, known: KnownPeers, grants: GrantLookup, own: Iterable[web.RouteDef] = ()
+    context: Serving,
+    known_peers: KnownPeers,
+    grants: GrantLookup,
+    own_routes: Iterable[web.RouteDef] = (),
 ) -> web.Application:
     """Return the application for known nodes; it must be served over TLS with client certificates.
 
-    `own` are further routes, specific to this process.
+    `own_routes` are further routes, specific to this process.
     """
-    found = (r for face in _modules("link_routes") for r in face.link_routes(context))
+    face_routes = (r for face in _modules("link_routes") for r in face.link_routes(context))
     definitions = [
         web.RouteDef(r.method, r.path, r.handler, {**r.kwargs, "asks": _PLAIN})
-        for r in (*found, *own)
+        for r in (*face_routes, *own_routes)
     ]
-    wanted = grants if context.settings.node.peers_need_grant else None
+    required_grants = grants if context.settings.node.peers_need_grant else None
     return application(
         definitions,
-        peer_check(known, wanted),
+        peer_check(known_peers, required_grants),
         max_bodies_bytes=context.settings.web.max_bodies_bytes,
     )
 
@@ -104,8 +107,8 @@ def application(
 
     While `leaving` returns true, each answer closes its connection.
     """
-    asked: dict[CallHandler, UserRoute] = {}
-    answered = _answering(admit, asked)
+    user_routes: dict[CallHandler, UserRoute] = {}
+    answered = _answering(admit, user_routes)
     app = web.Application(middlewares=[cast("Middleware", web.middleware(answered))])
     app[ROOM] = BodyMemory(max_bodies_bytes)
     app.on_response_prepare.append(partial(_add_headers, leaving))
@@ -115,18 +118,19 @@ def application(
         if (call := kwargs.pop("lane", None)) is not None:
             calls[route.path] = call
         if (asks := kwargs.pop("asks", None)) is not None:
-            asked[cast("CallHandler", route.handler)] = asks
+            user_routes[cast("CallHandler", route.handler)] = asks
         web.RouteDef(route.method, route.path, route.handler, kwargs).register(app.router)
     app[LANE] = LaneCalls(calls, app, admit, answered, leaving)
     return app
 
 
 def _answering(
-    admit: Callable[[HttpRequest], web.Response | None], asked: Mapping[CallHandler, UserRoute]
+    admit: Callable[[HttpRequest], web.Response | None],
+    user_routes: Mapping[CallHandler, UserRoute],
 ) -> Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]:
     """Return the function that answers every request: with the handler's response, or with an error response.
 
-    `asked` are the handlers that users may call; the others are for viewers and operators of the node.
+    `user_routes` are the handlers that users may call; the others are for viewers and operators of the node.
     """
 
     async def answered(request: HttpRequest, handler: CallHandler) -> web.StreamResponse:
@@ -134,10 +138,10 @@ def _answering(
         if ID not in request:
             request[ID] = id_of(request.headers)
         try:
-            response = _admit(request, admit, asked.get(handler))
+            response = _admit(request, admit, user_routes.get(handler))
             return await handler(request) if response is None else response
         except KNOWN as error:
-            face = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
+            face = user_routes.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
             return face.form(refusal(error), request[ID]).response()
         except web.HTTPNotFound:
             return refusal(_unknown(request)).response()
@@ -160,8 +164,8 @@ def _answering(
 def _unknown(request: HttpRequest) -> UnknownPath:
     """Return the error for a path without an endpoint; if a missing or repeated `/v1` or slash is why, name the right one."""
     meant = "/v1/" + "/".join(part for part in request.path.split("/") if part not in ("", "v1"))
-    known = any(one.canonical == meant for one in request.app.router.resources())
-    more = f"; use {meant}" if known else ""
+    is_known = any(resource.canonical == meant for resource in request.app.router.resources())
+    more = f"; use {meant}" if is_known else ""
     return UnknownPath(f"no endpoint has the path {request.path[:200]!r}{more}")
 
 
@@ -188,9 +192,9 @@ def _authorize(request: HttpRequest, asks: UserRoute | None) -> None:
     principal = request.get(PRINCIPAL, ANYBODY)
     if asks is not None:
         if not asks.elsewhere:
-            principal.ask()
+            principal.check_models()
     elif not is_open(request.path):
-        principal.look()
+        principal.check_view()
 
 
 async def _add_headers(
@@ -210,7 +214,7 @@ async def _add_headers(
 
 def _log_unexpected(request: HttpRequest, error: Exception) -> None:
     # The text of an exception may quote the request, and so a user's prompt; the traceback's places say enough.
-    where = "".join(traceback.format_tb(error.__traceback__))
+    traceback_text = "".join(traceback.format_tb(error.__traceback__))
     if isinstance(request, LaneRequest):
         route = request.path
     else:
@@ -222,5 +226,5 @@ def _log_unexpected(request: HttpRequest, error: Exception) -> None:
         request.method,
         route,
         type(error).__qualname__,
-        where,
+        traceback_text,
     )

@@ -37,16 +37,16 @@ class Encoder(Protocol):
     def headers(self) -> Mapping[str, str]:
         """Additional headers: read after an answer in one piece was encoded, or before a stream begins."""
 
-    def whole(self, body: bytes) -> tuple[str, bytes]:
+    def encode_whole(self, body: bytes) -> tuple[str, bytes]:
         """Return content type and bytes of an answer that came in one piece; raise `WorkerFailed` when it is invalid."""
 
-    def stream(self, events: bytes) -> bytes:
+    def encode_events(self, events: bytes) -> bytes:
         """Return whole events of OpenAI's stream in the caller's protocol, possibly nothing; raise `WorkerFailed`."""
 
-    def end(self) -> bytes:
+    def encode_end(self) -> bytes:
         """Return the end of the stream; raise `WorkerFailed`."""
 
-    def broken(self, refused: Refusal) -> bytes:
+    def encode_failure(self, refused: Refusal) -> bytes:
         """Return the last bytes of a stream that broke off; none where clients understand only a cut connection."""
 
 
@@ -78,21 +78,21 @@ class WithoutDone:
     streams = True
     headers = _NO_HEADERS
 
-    def whole(self, body: bytes) -> tuple[str, bytes]:
+    def encode_whole(self, body: bytes) -> tuple[str, bytes]:
         """Return the answer unchanged."""
         return JSON, body
 
-    def stream(self, events: bytes) -> bytes:
+    def encode_events(self, events: bytes) -> bytes:
         """Remove `[DONE]`, which the client would parse as JSON; raise `AnswerBroken` for an error event in the stream."""
         if _FAILURE.search(events):
             raise AnswerBroken("the worker broke off")
         return _DONE.sub(b"", events)
 
-    def end(self) -> bytes:
+    def encode_end(self) -> bytes:
         """Return nothing: the stream ends without a marker."""
         return b""
 
-    def broken(self, _: Refusal) -> bytes:
+    def encode_failure(self, _: Refusal) -> bytes:
         """Return nothing, so that the connection is cut: the client takes an error for a piece, and a proper end for success."""
         return b""
 
@@ -117,12 +117,12 @@ class TextEncoder(ABC):
         return {}
 
     @abstractmethod
-    def answer(self, heard: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[Heard]) -> object:
         """Return the JSON of a whole answer."""
 
     @abstractmethod
-    def events(self, heard: Sequence[Heard]) -> bytes:
-        """Return some events in the form of the caller's stream, possibly nothing. `heard` holds no `TextFailure`."""
+    def events(self, events: Sequence[Heard]) -> bytes:
+        """Return some events in the form of the caller's stream, possibly nothing. `events` holds no `TextFailure`."""
 
     @abstractmethod
     def failure(self, failure: TextFailure) -> bytes:
@@ -136,38 +136,38 @@ class TextEncoder(ABC):
         """Return the end of a stream that did not fail. There may have been no `End`: some workers give no finish reason."""
         return b""
 
-    def whole(self, body: bytes) -> tuple[str, bytes]:
+    def encode_whole(self, body: bytes) -> tuple[str, bytes]:
         """Encode an answer that came in one piece."""
-        heard = text_parser.parse_answer(self._kind, body)
+        events = text_parser.parse_answer(self._kind, body)
         if self._streams:
-            return EVENT_STREAM, self._encode(heard) + self.closing()
-        return JSON, text_parser.written_answer(self.answer(heard))
+            return EVENT_STREAM, self._encode(events) + self.closing()
+        return JSON, text_parser.written_answer(self.answer(events))
 
-    def stream(self, events: bytes) -> bytes:
+    def encode_events(self, events: bytes) -> bytes:
         """Encode a piece of a stream."""
-        return self._encode(self._ear.take(events))
+        return self._encode(self._ear.feed(events))
 
-    def end(self) -> bytes:
+    def encode_end(self) -> bytes:
         """Encode the end of a stream. One with neither a finish reason nor `[DONE]` broke off."""
-        said = self._encode(self._ear.finish())
-        if not self._ear.whole:
-            said += self._fail(TextFailure("the worker broke off", "", "answer_broken"))
-        return said if self._failed else said + self.closing()
+        written = self._encode(self._ear.finish())
+        if not self._ear.may_end:
+            written += self._fail(TextFailure("the worker broke off", "", "answer_broken"))
+        return written if self._failed else written + self.closing()
 
-    def broken(self, refused: Refusal) -> bytes:
+    def encode_failure(self, refused: Refusal) -> bytes:
         """Encode the failure of a stream that broke off."""
         error = refused.body["error"]
         return self._fail(TextFailure(error["message"], error["type"], error["code"]))
 
-    def _encode(self, heard: Sequence[Heard]) -> bytes:
+    def _encode(self, events: Sequence[Heard]) -> bytes:
         if self._failed:
             return b""
         opening = b"" if self._begun else self.opening()
         self._begun = True
         # A failure is always the last event.
-        if heard and isinstance(heard[-1], TextFailure):
-            return opening + self.events(heard[:-1]) + self._fail(heard[-1])
-        return opening + self.events(heard)
+        if events and isinstance(events[-1], TextFailure):
+            return opening + self.events(events[:-1]) + self._fail(events[-1])
+        return opening + self.events(events)
 
     def _fail(self, failure: TextFailure) -> bytes:
         if self._failed:

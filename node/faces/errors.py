@@ -300,8 +300,8 @@ def _of_known(error: Exception) -> Refusal:
         ):
             row = _row(error)
             # The location of the store is for the operator only.
-            words = error.told if isinstance(error, StoreUnavailable) else str(error)
-            return Refusal(row.status, _body(row, words or row.reason), _headers(error))
+            message = error.public_reason if isinstance(error, StoreUnavailable) else str(error)
+            return Refusal(row.status, _body(row, message or row.reason), _headers(error))
         case _:
             return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; see the log"))
 
@@ -356,67 +356,79 @@ def _seconds(wait: float) -> str:
     return str(max(1, math.ceil(min(wait, 86_400))))
 
 
-def _as_reported(error: router_errors.WorkerError, told: router_errors.PeerError) -> Refusal:
+def _as_reported(error: router_errors.WorkerError, peer_error: router_errors.PeerError) -> Refusal:
     """Return a failure as the failed worker's node reported it; one within a stream has no status but that of its `code`."""
-    row = _BY_REASON.get(str(told.error.get("code")), _row(error))
-    body = _body(row, told.message)
-    body["code"] = told.code or row.code
-    body["error"] |= told.error
-    headers = {"retry-after": _seconds(told.retry_after)} if told.retry_after else _headers(error)
-    return Refusal(told.status or row.status, body, headers)
+    row = _BY_REASON.get(str(peer_error.error.get("code")), _row(error))
+    body = _body(row, peer_error.message)
+    body["code"] = peer_error.code or row.code
+    body["error"] |= peer_error.error
+    headers = (
+        {"retry-after": _seconds(peer_error.retry_after)}
+        if peer_error.retry_after
+        else _headers(error)
+    )
+    return Refusal(peer_error.status or row.status, body, headers)
 
 
 def _rejected(error: router_errors.WorkerRejected) -> Refusal:
     """Keep the worker's own words: its status, and its `error` object where it sent one."""
     row = _row(error)
-    said: Any = None
+    payload: Any = None
     if len(error.body) <= MAX_REJECTION_BYTES:
         try:
-            said = orjson.loads(error.body)
-            orjson.dumps(said)
+            payload = orjson.loads(error.body)
+            orjson.dumps(payload)
         except orjson.JSONEncodeError:
             # Nested too deeply to be serialized again.
-            said = None
+            payload = None
         except orjson.JSONDecodeError:
             text = error.body.decode(errors="replace").strip()
             # A proxy's page is for browsers.
-            said = None if text.startswith("<") else text
+            payload = None if text.startswith("<") else text
     status = error.status if 400 <= error.status < 500 else row.status
-    match said:
+    match payload:
         case {"error": {"message": str(message), **rest}}:
-            own = {"type": row.type, "param": None, "code": row.reason, **rest, "message": message}
-            if isinstance(own["code"], int):
+            fields = {
+                "type": row.type,
+                "param": None,
+                "code": row.reason,
+                **rest,
+                "message": message,
+            }
+            if isinstance(fields["code"], int):
                 # As vLLM and llama.cpp send it; OpenAI's is text or null, and typed clients read nothing else.
-                own["code"] = str(own["code"])
-            return Refusal(status, {"code": row.code, "message": message, "error": own})
-        case {"detail": [{"loc": place}]}:
-            return Refusal(status, _body(row, message_in(said), param=place_of(place) or None))
+                fields["code"] = str(fields["code"])
+            return Refusal(status, {"code": row.code, "message": message, "error": fields})
+        case {"detail": [{"loc": loc}]}:
+            return Refusal(status, _body(row, message_in(payload), param=place_of(loc) or None))
         case _:
-            return Refusal(status, _body(row, message_in(said) or str(error)))
+            return Refusal(status, _body(row, message_in(payload) or str(error)))
 
 
 MAX_FAULTS = 16
 """The most faults of one refusal that are shown, and the most steps in the path of each."""
 
 
-def message_in(said: object, depth: int = 4) -> str:
+def message_in(value: object, depth: int = 4) -> str:
     """Return the human-readable message of a worker's refusal in any of the usual shapes; `""` for any other shape."""
-    match said:
+    match value:
         case str(text):
             return text.strip()
         case list(several) if depth:
-            found = (message_in(one, depth - 1) for one in several[:MAX_FAULTS])
-            return "; ".join(text for text in found if text)
+            messages = (message_in(inner, depth - 1) for inner in several[:MAX_FAULTS])
+            return "; ".join(text for text in messages if text)
         # FastAPI's shape: each fault names its place in the request.
-        case {"msg": str(text), "loc": place}:
-            return ": ".join(filter(None, (place_of(place), text)))
+        case {"msg": str(text), "loc": location}:
+            return ": ".join(filter(None, (place_of(location), text)))
         case dict(fields) if depth:
-            named = (fields.get(name) for name in ("error", "message", "detail", "errors", "msg"))
-            return next(filter(None, (message_in(one, depth - 1) for one in named)), "")
+            inner_values = (
+                fields.get(name) for name in ("error", "message", "detail", "errors", "msg")
+            )
+            return next(filter(None, (message_in(inner, depth - 1) for inner in inner_values)), "")
     return ""
 
 
-def place_of(given: object) -> str:
+def place_of(location: object) -> str:
     """Return the place of a fault as a dotted path, starting below `body`."""
-    steps = [str(step) for step in given[:MAX_FAULTS]] if isinstance(given, list) else []
+    steps = [str(step) for step in location[:MAX_FAULTS]] if isinstance(location, list) else []
     return ".".join(steps[1:] if steps[:1] == ["body"] else steps)

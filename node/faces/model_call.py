@@ -38,10 +38,10 @@ class ModelAnswer:
         if not answer.streamed:
             raise WorkerFailed("the worker did not stream, although a stream was requested")
         try:
-            for event in splitter.feed(tap.first(answer.first)):
+            for event in splitter.feed(tap.take_first(answer.first)):
                 yield read_event(event.data)
             async for chunk in answer.rest:
-                self._account.sent += len(chunk)
+                self._account.answer_bytes += len(chunk)
                 for event in splitter.feed(tap.take(chunk)):
                     yield read_event(event.data)
         except EventTooLarge as error:
@@ -58,15 +58,15 @@ class ModelAnswer:
             return
         tap = StreamTap(self.routed, self._account)
         ear = text_parser.TextStreamParser(max_event_bytes=self._max_event_bytes)
-        if heard := ear.take(tap.first(answer.first)):
-            yield heard
+        if events := ear.feed(tap.take_first(answer.first)):
+            yield events
         async for chunk in answer.rest:
-            self._account.sent += len(chunk)
-            if heard := ear.take(tap.take(chunk)):
-                yield heard
-        if heard := [*ear.take(tap.rest()), *ear.finish()]:
-            yield heard
-        if not ear.whole:
+            self._account.answer_bytes += len(chunk)
+            if events := ear.feed(tap.take(chunk)):
+                yield events
+        if events := [*ear.feed(tap.finish()), *ear.finish()]:
+            yield events
+        if not ear.may_end:
             raise AnswerBroken("the worker broke off")
 
     async def body(self) -> bytes:
@@ -74,7 +74,7 @@ class ModelAnswer:
         if self.routed.answer.streamed:
             raise WorkerFailed("the worker streamed, although no stream was requested")
         body = await read_all(self.routed.answer)
-        self._account.sent = len(body)
+        self._account.answer_bytes = len(body)
         self._account.record_usage_in(body)
         return body
 
@@ -90,7 +90,7 @@ async def model_answer(
     with open_account(context, request.id, request.kind) as account:
         account.key = principal.name
         account.ticket = admit(context, principal, request)
-        account.model, account.taken = request.model, len(request.body)
+        account.model, account.request_bytes = request.model, len(request.body)
         if context.tracer is not None:
             request = context.tracer.begin(request, account)
         async with ask_router(context, request, account) as routed:

@@ -87,27 +87,34 @@ def listing_routes(
     since = int(time.time())
 
     async def listing(request: web.Request) -> web.StreamResponse:
-        found: dict[str, list[Offer]] = {}
+        offers_by_name: dict[str, list[Offer]] = {}
         async for some in _slices(iter(everybody())):
             for offer in some:
                 if name := _name_for(request, offer.service):
-                    found.setdefault(name, []).append(offer)
-        entries = _entries(found, _base(request), since, as_anthropic=is_anthropic_client(request))
-        if len(found) <= SLICE:
+                    offers_by_name.setdefault(name, []).append(offer)
+        entries = _entries(
+            offers_by_name, _base(request), since, as_anthropic=is_anthropic_client(request)
+        )
+        if len(offers_by_name) <= SLICE:
             data = [entry async for some in entries for entry in some]
             return json_answer(
-                {"data": data, **_list_fields(found, as_anthropic=is_anthropic_client(request))}
+                {
+                    "data": data,
+                    **_list_fields(offers_by_name, as_anthropic=is_anthropic_client(request)),
+                }
             )
         return await _send(
-            request, entries, _list_fields(found, as_anthropic=is_anthropic_client(request))
+            request,
+            entries,
+            _list_fields(offers_by_name, as_anthropic=is_anthropic_client(request)),
         )
 
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["tail"]
-        found = [offer for offer in offers(name) if is_shown(request, offer.service)]
-        if not found or not request.get(PRINCIPAL, ANYBODY).sees(name):
+        shown_offers = [offer for offer in offers(name) if is_shown(request, offer.service)]
+        if not shown_offers or not request.get(PRINCIPAL, ANYBODY).may_see(name):
             raise UnknownModel(name)
-        entry = _entry(name, found, _base(request), since)
+        entry = _entry(name, shown_offers, _base(request), since)
         shown = model(entry) if is_anthropic_client(request) else entry
         return json_answer({"code": 0, "message": "success", **shown})
 
@@ -125,16 +132,16 @@ def listing_routes(
 def is_shown(request: web.Request, service: Service) -> bool:
     """Return whether the caller's key allows a model; others are not shown."""
     principal: Principal = request.get(PRINCIPAL, ANYBODY)
-    return principal.sees(f"{service.project}/{service.model}")
+    return principal.may_see(f"{service.project}/{service.model}")
 
 
 def _name_for(request: web.Request, service: Service) -> str:
     """Return the name by which the caller may use a model, empty for none: its own, unless the key is for a project's only."""
     principal: Principal = request.get(PRINCIPAL, ANYBODY)
     full = f"{service.project}/{service.model}"
-    if not principal.sees(full):
+    if not principal.may_see(full):
         return ""
-    return service.model if principal.sees(service.model) else full
+    return service.model if principal.may_see(service.model) else full
 
 
 def live_offers(context: Context) -> Iterator[Offer]:
@@ -153,19 +160,21 @@ async def _slices(items: Iterator[Item]) -> AsyncIterator[list[Item]]:
 
 
 async def _entries(
-    found: Mapping[str, Sequence[Offer]], base: str, since: int, *, as_anthropic: bool
+    offers_by_name: Mapping[str, Sequence[Offer]], base: str, since: int, *, as_anthropic: bool
 ) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield the entries of models, sorted by name, in slices."""
     # Sorted in parts: sorting all at once would take as long as a hundred requests.
-    parts = [sorted(some) async for some in _slices(iter(found))]
+    parts = [sorted(some) async for some in _slices(iter(offers_by_name))]
     async for names in _slices(merge(*parts)):
-        some = [_entry(name, found[name], base, since) for name in names]
+        some = [_entry(name, offers_by_name[name], base, since) for name in names]
         yield [model(entry) for entry in some] if as_anthropic else some
 
 
-def _list_fields(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) -> dict[str, Any]:
+def _list_fields(
+    offers_by_name: Mapping[str, Sequence[Offer]], *, as_anthropic: bool
+) -> dict[str, Any]:
     """Return the fields of a list besides its models."""
-    projects = {offer.service.project for offers in found.values() for offer in offers}
+    projects = {offer.service.project for offers in offers_by_name.values() for offer in offers}
     around: dict[str, Any] = {
         "object": "list",
         "code": 0,
@@ -174,7 +183,7 @@ def _list_fields(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) ->
         "project": next(iter(projects)) if len(projects) == 1 else "",
     }
     if as_anthropic:
-        first, last = min(found, default=None), max(found, default=None)
+        first, last = min(offers_by_name, default=None), max(offers_by_name, default=None)
         around |= {"has_more": False, "first_id": first, "last_id": last}
     return around
 
@@ -211,7 +220,7 @@ def _entry(name: str, offers: Sequence[Offer], base: str, since: int) -> dict[st
     of_first = min(o.service for o in offers if o.service.project == first)
     # The longest: routing sends a request that is too long for some replicas to the others.
     context = max(offer.service.context for offer in offers)
-    known = abilities(reduce(or_, (offer.service.abilities for offer in offers)))
+    ability_names = abilities(reduce(or_, (offer.service.abilities for offer in offers)))
     return {
         "id": name,
         "object": "model",
@@ -226,5 +235,5 @@ def _entry(name: str, offers: Sequence[Offer], base: str, since: int) -> dict[st
         "nodes": len({offer.node for offer in offers}),
         **({"context_length": context} if context else {}),
         # Abilities of any replica: requests are routed to those that have them.
-        **({"architecture": known} if known else {}),
+        **({"architecture": ability_names} if ability_names else {}),
     }

@@ -91,7 +91,7 @@ _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes for clients."""
     # LocalAI's stores have no `/v1` prefix.
-    asked = [(prefix, kind) for prefix in PREFIXES for kind in MODEL_KINDS] + [
+    prefixed_kinds = [(prefix, kind) for prefix in PREFIXES for kind in MODEL_KINDS] + [
         # Current Cohere clients rerank at `/v2`.
         ("/v2", Kind.RERANK),
         *(("", kind) for kind in STORES),
@@ -100,7 +100,7 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
         _call(context, kind, own_only=False, done=prefix != LLAMA_STACK).at(
             f"{prefix}/{kind.value}"
         )
-        for prefix, kind in asked
+        for prefix, kind in prefixed_kinds
     ]
 
 
@@ -113,11 +113,11 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
     def spoken(request: Request) -> AnswerForm:
         return AnswerForm(request, None if done or not request.stream else WithoutDone())
 
-    most = context.settings.router.max_body_bytes
+    limit = context.settings.router.max_body_bytes
 
     def read(http: LaneRequest) -> Request | None:
         body, headers = http.body, http.headers
-        if len(body) > most or VERBATIM in headers:
+        if len(body) > limit or VERBATIM in headers:
             return None
         content_type = headers.get("content-type") or content_type_of(http, body)
         return request_of(context, http, kind, body, content_type, own_only=own_only)
@@ -143,12 +143,12 @@ async def read_request(
     body = await read_body(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
     )
-    said: Verbatim | None = None
+    verbatim: Verbatim | None = None
     if own_only and (header := http.headers.get(VERBATIM)):
-        body, said = await in_thread_if_large(body, partial(split_body, header, body))
+        body, verbatim = await in_thread_if_large(body, partial(split_body, header, body))
     content_type = content_type_of(http, body)
     made = partial(
-        request_of, context, http, kind, body, content_type, own_only=own_only, verbatim=said
+        request_of, context, http, kind, body, content_type, own_only=own_only, verbatim=verbatim
     )
     return made() if len(body) <= SMALL_BYTES else await in_thread_if_large(body, made)
 
@@ -169,44 +169,44 @@ def request_of(
     `header_words` and `pin_of` raise.
     """
     conversation = MIN_BYTES <= len(body) <= MAX_BYTES and kind in TEXT
-    few = bodies.WITH_CONVERSATION if conversation else bodies.ROUTED
-    asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""), few=few)
-    if asked.names:
-        body = bodies.with_one_model(body, asked)
-    fields, principal = asked.fields, http.get(PRINCIPAL, ANYBODY)
-    words = header_words(context, http)
-    background = words.background
+    members = bodies.WITH_CONVERSATION if conversation else bodies.ROUTED
+    parsed = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""), few=members)
+    if parsed.names:
+        body = bodies.with_one_model(body, parsed)
+    fields, principal = parsed.fields, http.get(PRINCIPAL, ANYBODY)
+    values = header_words(context, http)
+    background = values.background
     if principal.key is not None or "service_tier" in fields:
         background = background or _is_background(principal, fields)
     return Request(
         id=http[ID],
         kind=kind,
-        model=asked.model,
+        model=parsed.model,
         body=body,
         content_type=content_type,
-        stream=asked.stream,
+        stream=parsed.stream,
         pin=pin_of(context, http.headers, fields)
-        if words.pin is None or "project" in fields
-        else words.pin,
+        if values.pin is None or "project" in fields
+        else values.pin,
         # A hop header at the public listener forbids a second hop as well: this is how loops end.
-        own_only=own_only or words.hop,
-        session=words.session
+        own_only=own_only or values.hop,
+        session=values.session
         or (_session(fields["prompt_cache_key"]) if "prompt_cache_key" in fields else ""),
-        caller=words.caller
+        caller=values.caller
         if principal is ANYBODY
-        else _caller(principal, words.credential, http.remote),
-        waits=words.waits,
-        aim=words.aim,
+        else _caller(principal, values.credential, http.remote),
+        waits=values.waits,
+        aim=values.aim,
         background=background,
-        patience=words.patience,
-        holds=words.holds,
+        patience=values.patience,
+        holds=values.holds,
         # The node that the caller asked does the failover, so no other node has to.
-        continues=asked.stream and words.continues,
-        fallbacks=asked.names[1:],
-        plain=asked.plain,
+        continues=parsed.stream and values.continues,
+        fallbacks=parsed.names[1:],
+        plain=parsed.plain,
         verbatim=verbatim,
         prefixes=prefixes_of(fields, len(body)) if conversation else NONE,
-        passed=passed_headers(http, context.peer, background=True) if background else words.passed,
+        passed=passed_headers(http, context.peer, background=True) if background else values.passed,
     )
 
 
@@ -236,11 +236,11 @@ def header_words(context: Serving, http: HttpRequest) -> HeaderWords:
     """Return what the headers of a request say, cached for equal headers; raise `BadRequest` and what `passed_headers` raises."""
     derived = http.head.derived if isinstance(http, LaneRequest) else {}
     if HeaderWords in derived:
-        known: HeaderWords = derived[HeaderWords]
-        return known
+        cached: HeaderWords = derived[HeaderWords]
+        return cached
     headers, hop = http.headers, HOP in http.headers
     credential = _credential(headers)
-    words = derived[HeaderWords] = HeaderWords(
+    values = derived[HeaderWords] = HeaderWords(
         hop=hop,
         session=_session(headers.get(SESSION)),
         credential=credential,
@@ -254,7 +254,7 @@ def header_words(context: Serving, http: HttpRequest) -> HeaderWords:
         passed=passed_headers(http, context.peer),
         pin=_steady_pin(context, headers),
     )
-    return words
+    return values
 
 
 def _steady_pin(context: Serving, headers: Mapping[str, str]) -> Pin | None:
@@ -280,17 +280,17 @@ def _is_background(principal: Principal, fields: Mapping[str, object]) -> bool:
 
 
 def _aim(headers: Mapping[str, str]) -> float:
-    said = headers.get(AIM, "")
-    if not said:
+    aim = headers.get(AIM, "")
+    if not aim:
         return 0.0
-    if not _MILLISECONDS.fullmatch(said) or not int(said):
+    if not _MILLISECONDS.fullmatch(aim) or not int(aim):
         raise BadRequest(f"{AIM} is a number of milliseconds from 1 to 9999999", param=AIM)
-    return int(said) / 1_000
+    return int(aim) / 1_000
 
 
 def _continues(context: Serving, headers: Mapping[str, str]) -> bool:
-    said = headers.get(CONTINUE)
-    return context.settings.router.continue_streams if said not in ("0", "1") else said == "1"
+    value = headers.get(CONTINUE)
+    return context.settings.router.continue_streams if value not in ("0", "1") else value == "1"
 
 
 def _seconds(text: str) -> float:
@@ -313,8 +313,8 @@ def _caller(principal: Principal, credential: str, address: str | None) -> str:
 
 def _credential(headers: Mapping[str, str]) -> str:
     # Anthropic's clients send their key in `x-api-key`.
-    said = headers.get(HOP) or headers.get("authorization") or headers.get("x-api-key")
-    return str(hash(said)) if said else ""
+    credential = headers.get(HOP) or headers.get("authorization") or headers.get("x-api-key")
+    return str(hash(credential)) if credential else ""
 
 
 def session_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> str:
@@ -322,31 +322,31 @@ def session_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> 
     return _session(http.headers.get(SESSION) or fields.get("prompt_cache_key"))
 
 
-def _session(said: object) -> str:
-    if not said or not isinstance(said, str):
+def _session(value: object) -> str:
+    if not value or not isinstance(value, str):
         return ""
-    return said[:_LONGEST_SESSION].encode(errors="replace").decode()
+    return value[:_LONGEST_SESSION].encode(errors="replace").decode()
 
 
 def content_type_of(http: HttpRequest, body: bytes) -> str:
     """Return the content type as sent; without one, `application/json` for a body that begins like a JSON object, else `""`."""
-    said = http.headers.get("content-type", "")
-    return said or ("application/json" if body.lstrip()[:1] == b"{" else "")
+    content_type = http.headers.get("content-type", "")
+    return content_type or ("application/json" if body.lstrip()[:1] == b"{" else "")
 
 
-def passed_headers(http: HttpRequest, own: PeerId, *, background: bool = False) -> PassedHeaders:
+def passed_headers(http: HttpRequest, peer: PeerId, *, background: bool = False) -> PassedHeaders:
     """Return the headers that travel with a request to the replica: its trace, the nodes passed, priority and `accept`.
 
     Raise what `via_onward` raises.
     """
-    found = trace_of(http.headers)
-    found[VIA] = extended_via(", ".join(http.headers.getall(VIA, ())), own)
+    passed = trace_of(http.headers)
+    passed[VIA] = extended_via(", ".join(http.headers.getall(VIA, ())), peer)
     if background:
-        found[PRIORITY] = BACKGROUND
+        passed[PRIORITY] = BACKGROUND
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
-        found["accept"] = accept
-    return _shared_headers(tuple(found.items()))
+        passed["accept"] = accept
+    return _shared_headers(tuple(passed.items()))
 
 
 @lru_cache(maxsize=PASSED)
@@ -383,12 +383,12 @@ def find_node(context: Serving, text: str) -> PeerId:
     """
     # Header bytes that are not UTF-8 are lone surrogates in the text, which cannot be encoded.
     text = text.encode(errors="replace").decode()
-    found = context.router.called(text)
-    if len(found) == 1:
-        return found[0].node
-    if found:
-        them = ", ".join(f"{record.node} ({record.name})" for record in found[:_NODES_LISTED])
-        more = ", …" if len(found) > _NODES_LISTED else ""
+    nodes = context.router.find_nodes(text)
+    if len(nodes) == 1:
+        return nodes[0].node
+    if nodes:
+        them = ", ".join(f"{record.node} ({record.name})" for record in nodes[:_NODES_LISTED])
+        more = ", …" if len(nodes) > _NODES_LISTED else ""
         raise WrongParameter(f"{text!r} may be any of {them}{more}", param="node_id")
     if len(text) < _PEER_ID_CHARACTERS and (text.startswith(ID_HEAD) or is_node_name(text)):
         raise UnknownNode(f"no node is called {text!r}; `modelvine peers` lists the known nodes")

@@ -34,7 +34,7 @@ class KnownPeers(Protocol):
 
 
 def peer_check(
-    known: KnownPeers, grants: GrantLookup | None = None, wall: Clock = time.time
+    known_peers: KnownPeers, grants: GrantLookup | None = None, wall: Clock = time.time
 ) -> Callable[[HttpRequest], None]:
     """Return a check that lets only nodes through that the registry knows and that have not left; it raises `NotAllowed`.
 
@@ -43,12 +43,12 @@ def peer_check(
 
     def check(request: HttpRequest) -> None:
         derived = request.head.derived if isinstance(request, LaneRequest) else {}
-        seen: _Seen | None = derived.get(_Seen)
+        checked: _Seen | None = derived.get(_Seen)
         # Requests with the same head on a connection are from the same peer, and a peer that leaves changes the catalog.
-        if seen is None or seen.version != known.catalog.total:
-            seen = derived[_Seen] = _checked_peer(request, known)
-        peer = seen.peer
-        if not known.admits(peer):
+        if checked is None or checked.version != known_peers.catalog.total:
+            checked = derived[_Seen] = _checked_peer(request, known_peers)
+        peer = checked.peer
+        if not known_peers.admits(peer):
             raise NotAllowed(f"{peer} is not admitted here")
         if grants is not None:
             request[PRINCIPAL] = _principal_of_grant(request, peer, grants, wall())
@@ -64,14 +64,14 @@ class _Seen:
     version: int
 
 
-def _checked_peer(request: HttpRequest, known: KnownPeers) -> _Seen:
+def _checked_peer(request: HttpRequest, known_peers: KnownPeers) -> _Seen:
     """Return the asking peer; raise `NotAllowed` for one that is unknown or has left."""
-    peer, catalog = asking_peer(request), known.catalog
+    peer, catalog = asking_peer(request), known_peers.catalog
     if peer != request.headers.get(HOP):
         raise NotAllowed(f"{HOP} must name the peer of the TLS certificate")
     if peer not in catalog.held:
         raise NotAllowed(f"this node's registry does not contain {peer}")
-    if known.presence(peer) is Presence.LEFT:
+    if known_peers.presence(peer) is Presence.LEFT:
         raise NotAllowed(f"{peer} has left the network")
     return _Seen(peer, catalog.total)
 
@@ -83,11 +83,11 @@ def _principal_of_grant(
 
     Raise `NotAllowed` for any fault of the grant, so that the peer asks another node.
     """
-    shown = request.headers.get(GRANT)
-    if shown is None:
+    token = request.headers.get(GRANT)
+    if token is None:
         raise NotAllowed("this node requires a grant (modelvine invite --for-node)")
     try:
-        return principal_of(grants.granted(shown, peer), now)
+        return principal_of(grants.granted(token, peer), now)
     except OF_KEYS as error:
         raise NotAllowed(str(error)) from error
 

@@ -99,7 +99,7 @@ class Pump:
         if cut_through is not None:
             flow.inspect(cut_through)
             tap.inspect(cut_through)
-        self._prompt = flow.prompt
+        self._prompt = flow.can_run_inline
         self._queue = queue
         self._unsent = b""
         self._due = self._over = False
@@ -144,23 +144,23 @@ class Pump:
         if self._stopped.done():
             return
         cut_through = self._cut_through
-        if cut_through is not None and cut_through.open:
+        if cut_through is not None and cut_through.is_active:
             cut_through.pause()
         try:
-            piece, over = self._flow.here()
+            piece, is_over = self._flow.read_nowait()
             ready = self._tap(piece) if piece else b""
             sent = not ready or self._out.send_now(ready)
         except (AnswerBroken, ConnectionError) as error:
             self._stopped.set_exception(error)
             return
-        self._over = over
+        self._over = is_over
         if not sent:
             self._unsent = ready
-        if over or not sent:
+        if is_over or not sent:
             self._stopped.set_result(None)
         elif cut_through is not None and self._out.in_chunks:
             cut_through.resume()
 
     def _pause(self) -> None:
-        if self._cut_through is not None and self._cut_through.open:
+        if self._cut_through is not None and self._cut_through.is_active:
             self._cut_through.pause()

@@ -21,8 +21,8 @@ os.register_at_fork(after_in_child=_DRAWN.clear)
 
 def id_of(headers: Mapping[str, str]) -> str:
     """Return the id that the caller gave its request, or a new one."""
-    given = headers.get("x-request-id", "")
-    return given if is_id(given) else new_id()
+    sent_id = headers.get("x-request-id", "")
+    return sent_id if is_id(sent_id) else new_id()
 
 
 def is_id(text: str) -> bool:
@@ -34,5 +34,7 @@ def new_id() -> str:
     """Return an id for a request without one: 128 random bits in hexadecimal."""
     if not _DRAWN:
         digits = os.urandom(_TOGETHER * _DIGITS // 2).hex()
-        _DRAWN.extend([digits[at : at + _DIGITS] for at in range(0, len(digits), _DIGITS)])
+        _DRAWN.extend(
+            [digits[offset : offset + _DIGITS] for offset in range(0, len(digits), _DIGITS)]
+        )
     return _DRAWN.pop()

@@ -52,8 +52,8 @@ class BodyMemory:
 
     __slots__ = ("_most", "held")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self.held = 0
 
     def fits(self, size: int) -> bool:
@@ -152,8 +152,8 @@ async def _read_more(
 
 def _send_continue(request: HttpRequest) -> None:
     """Send `100 Continue` to a caller that waits for it before it sends the body."""
-    waits = EXPECTS in request and request.version == HttpVersion11
-    if waits and request.transport is not None:
+    is_waiting = EXPECTS in request and request.version == HttpVersion11
+    if is_waiting and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
@@ -223,15 +223,15 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return lower_keys(parsed)
 
 
-def lower_keys(given: Mapping[str, Any]) -> dict[str, Any]:
+def lower_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping with its keys in lower case; an exact key wins over another spelling of it."""
-    inexact = {key.lower(): value for key, value in given.items()}
-    return inexact | {key: value for key, value in given.items() if key in inexact}
+    inexact = {key.lower(): value for key, value in fields.items()}
+    return inexact | {key: value for key, value in fields.items() if key in inexact}
 
 
-def text_of(given: Mapping[str, Any], name: str) -> str:
+def text_of(fields: Mapping[str, Any], name: str) -> str:
     """Return a field that is text, `""` where it is missing or null; raise `Unparseable` for another type."""
-    match given.get(name):
+    match fields.get(name):
         case None:
             return ""
         case str(value):
@@ -240,9 +240,9 @@ def text_of(given: Mapping[str, Any], name: str) -> str:
             raise Unparseable("Parsing error")
 
 
-def number_of(given: Mapping[str, Any], name: str, *, default: int = 0) -> int:
+def number_of(fields: Mapping[str, Any], name: str, *, default: int = 0) -> int:
     """Return a field that is a whole number; raise `Unparseable` for another type."""
-    match given.get(name):
+    match fields.get(name):
         case None:
             return default
         case bool():
@@ -255,12 +255,12 @@ def number_of(given: Mapping[str, Any], name: str, *, default: int = 0) -> int:
 
 def count_in_query(request: web.Request, *, default: int, at_most: int = MAX_LISTED) -> int:
     """Return the `number` of entries in the query, at most `at_most`; missing and 0 mean `default`. Raise `WrongParameter`."""
-    asked = request.query.get("number", "")
-    if not asked:
+    text = request.query.get("number", "")
+    if not text:
         return default
-    if not (asked.isascii() and asked.isdigit()) or len(asked) > 9:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
         raise WrongParameter("number must be a whole number, 0 for the default", param="number")
-    return min(int(asked), at_most) or default
+    return min(int(text), at_most) or default
 
 
 def json_answer(value: object) -> web.Response:
@@ -294,16 +294,16 @@ async def _unpack(body: bytes, encoding: str, limit: int) -> bytes:
 
 def _inflate(packed: bytes, window: int, limit: int) -> bytes:
     """Unpack every member of `packed`; raise `BodyTooLarge` as soon as a limit is exceeded, or `Unparseable`."""
-    limit = left = min(limit, max(_ALWAYS, MAX_RATIO * len(packed)))
+    limit = remaining = min(limit, max(_ALWAYS, MAX_RATIO * len(packed)))
     pieces: list[bytes] = []
     for _ in range(MAX_MEMBERS):
         member = zlib.decompressobj(window)
         try:
-            pieces.append(member.decompress(packed, left + 1))
+            pieces.append(member.decompress(packed, remaining + 1))
         except zlib.error as error:
             raise Unparseable("the body does not match its content encoding") from error
-        left -= len(pieces[-1])
-        if left < 0:
+        remaining -= len(pieces[-1])
+        if remaining < 0:
             raise BodyTooLarge(limit)
         if not member.eof:
             raise Unparseable("the compressed body is incomplete")
@@ -313,14 +313,14 @@ def _inflate(packed: bytes, window: int, limit: int) -> bytes:
     raise Unparseable(f"the body is compressed in more than {MAX_MEMBERS} members")
 
 
-def read_as(shape: type[Shape], given: Mapping[str, object]) -> Shape:
+def read_as(shape: type[Shape], fields: Mapping[str, object]) -> Shape:
     """Return a body validated as `shape`; raise `WrongParameter` with the first invalid field."""
     try:
-        return shape.model_validate(given)
+        return shape.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise WrongParameter(f"{place}: {first['msg']}", param=place) from None
+        field_path = ".".join(map(str, first["loc"]))
+        raise WrongParameter(f"{field_path}: {first['msg']}", param=field_path) from None
 
 
 class StreamedResponse(web.StreamResponse):

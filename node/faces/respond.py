@@ -89,7 +89,7 @@ def admit(context: Serving, principal: Principal, request: Request) -> QuotaTick
         # Unidentified callers have no quota.
         return None
     if principal.key is not None:
-        principal.ask(request.model, *request.fallbacks, project=request.pin.project)
+        principal.check_models(request.model, *request.fallbacks, project=request.pin.project)
     return context.quotas.admit(principal, request)
 
 
@@ -131,13 +131,15 @@ async def _pass_on(
                 if request.fallbacks or request.target:
                     account.model = routed.candidate.service.model
                 headers = headers_of(context, routed, account, spoken)
-                whole = await _pass_on_answer(context, routed, out, headers, account, spoken)
-            if whole is not None:
-                return await _whole_response(out, whole, headers, account)
+                complete_body = await _pass_on_answer(
+                    context, routed, out, headers, account, spoken
+                )
+            if complete_body is not None:
+                return await _whole_response(out, complete_body, headers, account)
         except RouterError as error:
             if not out.begun:
                 raise
-            account.failed(error)
+            account.record_failure(error)
             await _break_off(out, refusal(error), account, encoder)
         except asyncio.CancelledError as cancelled:
             # If the caller is still connected, it is this process that ends.
@@ -147,15 +149,15 @@ async def _pass_on(
                 await _break_off(out, refusal(ending), account, encoder)
             raise cancelled  # noqa: TRY201 (as mypyc needs it behind an `await`)
         finally:
-            account.sent = out.sent
+            account.answer_bytes = out.sent
     return out.response
 
 
 def record_begin(context: Serving, routed: Routed, account: Account) -> None:
     """Record that an answer begins, and which candidate gives it."""
-    account.first = context.now() - account.began
-    context.metrics.first_bytes[account.kind].append(account.first)
-    account.routed(routed)
+    account.first_byte_seconds = context.now() - account.began
+    context.metrics.first_bytes[account.kind].append(account.first_byte_seconds)
+    account.record_answer(routed)
 
 
 def ask_router(
@@ -170,7 +172,7 @@ def ask_router(
         request,
         begun,
         max_event_bytes=context.settings.router.max_event_bytes,
-        spent=account.part,
+        record_usage=account.record_part,
     )
 
 
@@ -194,10 +196,10 @@ async def _pass_on_answer(
     if not streamed:
         if out.begun:
             raise AnswerBroken("the worker did not stream, and its response took too long")
-        whole = await read_whole(answer, _WHOLE_BYTES)
-        if whole is not None:
-            account.record_usage_in(whole)
-            return whole
+        complete_body = await read_whole(answer, _WHOLE_BYTES)
+        if complete_body is not None:
+            account.record_usage_in(complete_body)
+            return complete_body
     if not out.begun:
         await out.begin(answer.status, headers, length=answer.length)
     if streamed:
@@ -221,9 +223,9 @@ async def _pass_service_answer(
     answer = routed.answer
     is_json = answer.content_type.startswith("application/json")
     if is_json or answer.length is not None:
-        whole = await read_whole(answer, MAX_HOMED_BYTES if is_json else _WHOLE_BYTES)
-        if whole is not None:
-            return homed(routed, whole) if is_json else whole
+        complete_body = await read_whole(answer, MAX_HOMED_BYTES if is_json else _WHOLE_BYTES)
+        if complete_body is not None:
+            return homed(routed, complete_body) if is_json else complete_body
     await out.begin(answer.status, headers, length=answer.length)
     await _pass_unread(answer, out)
     return None
@@ -235,7 +237,7 @@ async def _pass_stream(
     """Pass on a stream as it arrives, and end it as OpenAI's streams end."""
     answer, tap = routed.answer, StreamTap(routed, account)
     if answer.first:
-        await out.send(tap.first(answer.first))
+        await out.send(tap.take_first(answer.first))
     if isinstance(answer.rest, Flow):
         await Pump(answer.rest, tap, out, context.pumps).run()
     async for chunk in answer.rest:
@@ -243,7 +245,7 @@ async def _pass_stream(
         # Not held twice while a slow caller reads.
         del chunk
         await out.send(ready)
-    rest = tap.rest()
+    rest = tap.finish()
     if not account.asker and account.kind in TEXT and not answer.verbatim:
         rest += tap.missing_end
     await out.end(rest)
@@ -271,34 +273,34 @@ async def _pass_encoded(
     if not answer.streamed:
         body = await read_all(answer)
         account.record_usage_in(body)
-        headers["content-type"], said = encoder.whole(body)
+        headers["content-type"], encoded = encoder.encode_whole(body)
         headers |= encoder.headers
         if not out.begun:
-            return said
-        await out.end(said)
+            return encoded
+        await out.end(encoded)
         return None
     if not encoder.streams:
         raise WorkerFailed("the worker streamed, although no stream was requested")
     tap = StreamTap(routed, account)
-    first = encoder.stream(tap.first(answer.first))
+    first = encoder.encode_events(tap.take_first(answer.first))
     headers |= {**encoder.headers, "content-type": EVENT_STREAM}
     if not out.begun:
         await out.begin(answer.status, headers)
     await out.send(first)
     async for chunk in answer.rest:
-        await out.send(encoder.stream(tap.take(chunk)))
-    await out.end(encoder.stream(tap.rest()) + encoder.end())
+        await out.send(encoder.encode_events(tap.take(chunk)))
+    await out.end(encoder.encode_events(tap.finish()) + encoder.encode_end())
     return None
 
 
 async def _whole_response(
-    out: ResponseWriter, whole: bytes, headers: Mapping[str, str], account: Account
+    out: ResponseWriter, body: bytes, headers: Mapping[str, str], account: Account
 ) -> web.StreamResponse:
-    if len(whole) <= AT_ONCE_BYTES:
-        out.count(len(whole))
-        return web.Response(status=account.status, headers=headers, body=whole)
-    await out.begin(account.status, headers, length=len(whole))
-    await out.end(whole)
+    if len(body) <= AT_ONCE_BYTES:
+        out.count(len(body))
+        return web.Response(status=account.status, headers=headers, body=body)
+    await out.begin(account.status, headers, length=len(body))
+    await out.end(body)
     return out.response
 
 
@@ -307,9 +309,11 @@ async def _break_off(
 ) -> None:
     account.status = refused.status
     # An asking node tells its caller itself, in the caller's protocol.
-    said = encoder.broken(refused) if encoder else b"" if account.verbatim else refused.event()
-    if out.streamed and said:
-        await out.end(said)
+    ending = (
+        encoder.encode_failure(refused) if encoder else b"" if account.verbatim else refused.event()
+    )
+    if out.streamed and ending:
+        await out.end(ending)
     else:
         # A proper end would make a partial answer look like a whole one.
         out.cut()
@@ -341,9 +345,9 @@ def _refusal_response(
     error: Exception, account: Account, refuse: Callable[[Refusal], Refusal]
 ) -> web.Response:
     refused = refusal(error)
-    account.refused(error, refused.status)
+    account.record_refusal(error, refused.status)
     response = refuse(refused).response()
-    account.sent = response.content_length or 0
+    account.answer_bytes = response.content_length or 0
     if isinstance(error, RouterError):
         response.headers[ATTEMPTS] = str(error.attempts)
         if account.asker and error.hopeful:

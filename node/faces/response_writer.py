@@ -289,7 +289,9 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
     more: dict[str, str] = {}
     asker, worker = account.asker, routed.candidate.worker
     if asker and worker:
-        now, kind, tellings = account.began + account.first, account.kind, context.tellings
+        now = account.began + account.first_byte_seconds
+        kind = account.kind
+        tellings = context.tellings
         if tellings.is_due(asker, worker.api, LOAD, now):
             more[LOAD] = remote_load.format_load(context.loads.load_of(worker))
             learnt = context.router.service_time(worker, kind)
@@ -305,9 +307,9 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
 def _add_dropped(
     headers: dict[str, str], answer: Answer, account: Account, spoken: AnswerForm | None
 ) -> None:
-    heard = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
-    said = spoken.dropped if spoken else ()
-    dropped = [name for name in said if name not in heard.split(", ")]
+    heard_names = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
+    dropped_names = spoken.dropped if spoken else ()
+    dropped = [name for name in dropped_names if name not in heard_names.split(", ")]
     lost = [] if answer.verbatim else dropped
     # Parameters that the worker does not support come after those that the face does not.
     lost += _caller_names(headers.pop(DROPPED, ""), spoken.names if spoken else None)
@@ -315,7 +317,7 @@ def _add_dropped(
         headers[DROPPED] = ", ".join(lost)
 
 
-def _caller_names(said: str, names: Mapping[str, str] | None) -> list[str]:
+def _caller_names(text: str, names: Mapping[str, str] | None) -> list[str]:
     """Return the parameters that did not reach the worker, by the caller's names for them."""
-    lost = [name for name in said.split(", ") if name]
+    lost = [name for name in text.split(", ") if name]
     return lost if names is None else [names[name] for name in lost if name in names]

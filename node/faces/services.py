@@ -90,18 +90,18 @@ async def listed(
     request_of: RequestMaker,
 ) -> web.Response:
     """Return one page over all services; raise a `RouterError` where no service answers."""
-    left, data, more = _limit(limit), list[Any](), False
+    remaining, data, more = _limit(limit), list[Any](), False
     begin = _place_of(homes, places)
     failed: RouterError | None = None
     answered, patience = False, PAGE_SECONDS
     for number, place in enumerate(places[begin:], begin):
         cursor = {"after": after} if number == begin and after else {}
-        if left <= 0:
+        if remaining <= 0:
             more = True
             break
         try:
             async with asyncio.timeout(patience):
-                request = request_of(place, {"limit": str(left), **cursor})
+                request = request_of(place, {"limit": str(remaining), **cursor})
                 page = await _page(context, request, place)
         except TimeoutError:
             failed = failed or WorkerTimeout("list", patience)
@@ -112,15 +112,21 @@ async def listed(
             continue
         answered = True
         data += page["data"]
-        left -= len(page["data"])
+        remaining -= len(page["data"])
         if page.get("has_more"):
             more = True
             break
     if failed is not None and not answered:
         raise failed
     first, last = (data[0].get("id"), data[-1].get("id")) if data else (None, None)
-    shown = {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
-    return json_answer(shown)
+    page_fields = {
+        "object": "list",
+        "data": data,
+        "first_id": first,
+        "last_id": last,
+        "has_more": more,
+    }
+    return json_answer(page_fields)
 
 
 def _place_of(homes: Collection[ServiceHome], places: Sequence[Place]) -> int:
@@ -147,12 +153,12 @@ async def _page(context: Serving, request: Request, place: Place) -> dict[str, A
     raise WorkerFailed("a service returned an invalid list")
 
 
-def _limit(said: str) -> int:
-    if not said:
+def _limit(text: str) -> int:
+    if not text:
         return USUAL
-    if not (said.isascii() and said.isdigit()) or not 1 <= int(said[:6]) <= 10_000:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:6]) <= 10_000:
         raise BadRequest("limit is a number from 1", param="limit")
-    return min(int(said[:6]), MOST)
+    return min(int(text[:6]), MOST)
 
 
 _BENEATH = tuple(prefix.removesuffix("/v1") for prefix in PREFIXES)
@@ -196,32 +202,34 @@ class _Asked(NamedTuple):
 def _asking(context: Serving, beneath: str) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
         method = "GET" if http.method == "HEAD" else http.method
-        found = calls.find(method, http.rel_url.raw_path.removeprefix(beneath))
+        match = calls.find(method, http.rel_url.raw_path.removeprefix(beneath))
         # For an unknown path the kind is arbitrary: `ask` raises at once.
-        kind = found[0].kinds[0] if found else Kind.BATCH
-        if found and is_list(found[0], method) and HOP not in http.headers:
-            asked = _without_homes(found, method, http.query_string, b"", {})
-            places = _places(context, http, asked)
+        kind = match[0].kinds[0] if match else Kind.BATCH
+        if match and is_list(match[0], method) and HOP not in http.headers:
+            parsed = _without_homes(match, method, http.query_string, b"", {})
+            places = _places(context, http, parsed)
             if len(places) > 1:
-                return await _list(context, http, asked, places)
+                return await _list(context, http, parsed, places)
 
         async def ask() -> AnswerForm:
-            if found is None:
+            if match is None:
                 raise UnknownPath(f"no endpoint has the path {http.rel_url.raw_path[:200]!r}")
-            asked = _without_homes(found, method, http.query_string, *await _body(context, http))
-            kind, model, pin = _service(context, http, asked)
-            request = _request(context, http, kind, asked.target, asked.body, model=model, pin=pin)
-            return AnswerForm(request, homed=_with_homes if asked.call.begins else _as_it_is)
+            parsed = _without_homes(match, method, http.query_string, *await _body(context, http))
+            kind, model, pin = _service(context, http, parsed)
+            request = _request(
+                context, http, kind, parsed.target, parsed.body, model=model, pin=pin
+            )
+            return AnswerForm(request, homed=_with_homes if parsed.call.begins else _as_it_is)
 
         return await answer(context, http, kind, ask)
 
     return handle
 
 
-def _places(context: Serving, http: web.Request, asked: _Asked) -> list[Place]:
+def _places(context: Serving, http: web.Request, parsed: _Asked) -> list[Place]:
     """Return the services whose lists a caller asks for, in order."""
     pin = pin_of(context, http.headers)
-    kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
+    kinds = calls.kinds_of(parsed.call, parsed.fields.get("purpose"))
     return in_order(
         [
             (kind, node, service)
@@ -236,20 +244,20 @@ def _places(context: Serving, http: web.Request, asked: _Asked) -> list[Place]:
 
 
 async def _list(
-    context: Serving, http: web.Request, asked: _Asked, places: list[Place]
+    context: Serving, http: web.Request, parsed: _Asked, places: list[Place]
 ) -> web.Response:
-    path, _, query = asked.target.path.partition("?")
-    said = dict(parse_qsl(query, keep_blank_values=True))
-    limit, after = said.pop("limit", ""), said.pop("after", "")
+    path, _, query = parsed.target.path.partition("?")
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    limit, after = parameters.pop("limit", ""), parameters.pop("after", "")
 
     def request_of(place: Place, page: Mapping[str, str]) -> Request:
         kind, node, service = place
-        target = calls.target_of(asked.call, "GET", f"{path}?{urlencode({**said, **page})}")
+        target = calls.target_of(parsed.call, "GET", f"{path}?{urlencode({**parameters, **page})}")
         name = f"{service.project}/{service.model}"
         pin = pin_to(node, service)
         return _request(context, http, kind, target, b"", model=name, pin=pin)
 
-    return await listed(context, places, limit, after, asked.homes, request_of)
+    return await listed(context, places, limit, after, parsed.homes, request_of)
 
 
 def _serving(context: Serving, kind: Kind) -> Handler:
@@ -284,53 +292,55 @@ async def _body(context: Serving, http: web.Request) -> tuple[bytes, dict[str, o
 
 
 def _without_homes(
-    found: tuple[ServiceCall, list[str]],
+    match: tuple[ServiceCall, list[str]],
     method: str,
     query: str,
     body: bytes,
     fields: dict[str, object],
 ) -> _Asked:
     """Remove the homes from the ids in path, query and body; raise `BadRequest` or `UrlTooLong`."""
-    (call, ids), stripper = found, HomeRemover()
-    path = calls.path_of(call, [stripper.id(one) for one in ids])
+    (call, ids), stripper = match, HomeRemover()
+    path = calls.path_of(call, [stripper.strip_id(id_) for id_ in ids])
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_LONGEST_QUERY)
     except ValueError as error:
         raise BadRequest("the query has too many parameters") from error
     if pairs:
-        said = [(name, stripper.id(v) if name in FIELDS else v) for name, v in pairs]
-        path += f"?{urlencode(said)}"
+        pairs_kept = [(name, stripper.strip_id(v) if name in FIELDS else v) for name, v in pairs]
+        path += f"?{urlencode(pairs_kept)}"
     if len(path) > MAX_PATH_CHARACTERS:
         raise UrlTooLong("the path of this request is too long")
-    if changed := stripper.fields(fields):
+    if changed := stripper.strip_fields(fields):
         body = orjson.dumps({**fields, **changed})
     target = calls.target_of(call, method, path)
     return _Asked(call, target, body, {**dict(pairs), **fields}, stripper.homes)
 
 
-def _service(context: Serving, http: web.Request, asked: _Asked) -> tuple[Kind, str, Pin]:
+def _service(context: Serving, http: web.Request, parsed: _Asked) -> tuple[Kind, str, Pin]:
     """Return the service to ask, by kind, name and pin.
 
     Raise `NobodyServes` where a home's service is not known, and `BadRequest` where the ids have homes at different services.
     """
-    kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
+    kinds = calls.kinds_of(parsed.call, parsed.fields.get("purpose"))
     offered = [(kind, *offer) for kind in kinds for offer in context.router.services(kind)]
-    if asked.homes:
-        return _at_home(asked, offered)
+    if parsed.homes:
+        return _at_home(parsed, offered)
     kind = next((kind for kind, *_ in offered), kinds[0])
-    named = asked.fields.get(asked.call.named_by)
-    if isinstance(named, str) and any(named in names_of(service) for _, _, service in offered):
-        return kind, named, pin_of(context, http.headers)
+    model_name = parsed.fields.get(parsed.call.named_by)
+    if isinstance(model_name, str) and any(
+        model_name in names_of(service) for _, _, service in offered
+    ):
+        return kind, model_name, pin_of(context, http.headers)
     return kind, service_type_name(SERVICES[kind]), pin_of(context, http.headers)
 
 
-def _at_home(asked: _Asked, offered: list[Place]) -> tuple[Kind, str, Pin]:
+def _at_home(parsed: _Asked, offered: list[Place]) -> tuple[Kind, str, Pin]:
     for kind, node, service in offered:
-        if all(is_kept_by(home, node, service) for home in asked.homes):
-            here = asked.call.at_home and asked.homes == {home_of(node, service)}
-            if here or not asked.call.at_home:
+        if all(is_kept_by(home, node, service) for home in parsed.homes):
+            here = parsed.call.at_home and parsed.homes == {home_of(node, service)}
+            if here or not parsed.call.at_home:
                 return kind, f"{service.project}/{service.model}", pin_to(node, service, here=here)
-    if len(asked.homes) > 1:
+    if len(parsed.homes) > 1:
         raise BadRequest("the request names objects of two different services")
     raise absent_service_error()
 

@@ -40,8 +40,10 @@ def routes(context: Context) -> list[web.RouteDef]:
 
     async def metrics(_: web.Request) -> web.Response:
         workers = context.agent.workers
-        told, _unused = await asyncio.gather(figures.of(workers), context.aggregate.refresh())
-        text = context.metrics.text(_sizes(context, told), context.aggregate.others())
+        worker_figures, _unused = await asyncio.gather(
+            figures.query(workers), context.aggregate.refresh()
+        )
+        text = context.metrics.text(_sizes(context, worker_figures), context.aggregate.others())
         return web.Response(body=text, headers={"content-type": CONTENT_TYPE})
 
     async def status(_: web.Request) -> web.Response:
@@ -60,13 +62,15 @@ def routes(context: Context) -> list[web.RouteDef]:
 def _parts(context: Context) -> Mapping[str, str]:
     """Return for each part `ok`, or a sentence on what is wrong."""
     parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded_parts())
-    if context.registry.own.standing is Standing.DRAINING:
+    if context.registry.own_record.standing is Standing.DRAINING:
         parts["http"] = (
             "draining: models of this machine take no new requests, from its own callers either"
         )
-    if found := contacts(context.bootstrap.addresses, context.registry.mesh):
+    if bootstrap_contacts := contacts(context.bootstrap.addresses, context.registry.mesh):
         # A node that is connected to others has joined, whatever the address.
-        parts["bootstrap"] = "ok" if context.registry.mesh.connections() else summary(found)
+        parts["bootstrap"] = (
+            "ok" if context.registry.mesh.connections() else summary(bootstrap_contacts)
+        )
     return parts
 
 
@@ -75,13 +79,13 @@ def _status(context: Context) -> dict[str, Any]:
     presences = map(registry.presence, registry.catalog.held)
     return {
         "peer": context.peer,
-        "name": registry.own.name,
+        "name": registry.own_record.name,
         "version": __version__,
         "uptime": round(time.monotonic() - context.started, 3),
         "http": context.listening.url,
         "p2p": registry.mesh.addresses(),
         "link": context.listening.link,
-        "standing": registry.own.standing,
+        "standing": registry.own_record.standing,
         "ready": _parts(context),
         "models": len(context.agent.workers),
         "bootstrap": shown(contacts(context.bootstrap.addresses, registry.mesh)),
@@ -108,29 +112,29 @@ def _status(context: Context) -> dict[str, Any]:
 _NOW = frozenset({"reservations", "circuits", "carried"})
 
 
-def _sizes(context: Context, told: Mapping[Service, FigureValues]) -> GaugeValues:
+def _sizes(context: Context, worker_figures: Mapping[Service, FigureValues]) -> GaugeValues:
     registry = context.registry
     held = registry.catalog.held
     degraded = registry.degraded_parts()
-    seen = Counter(map(registry.presence, held))
-    relay = registry.mesh.relaying()
+    presences = Counter(map(registry.presence, held))
+    relay = registry.mesh.relay_counts()
     connections = registry.mesh.connections()
     now = time.monotonic()
     return GaugeValues(
-        nodes={presence.value: seen[presence] for presence in Presence},
+        nodes={presence.value: presences[presence] for presence in Presence},
         services=sum(len(signed.record.services) for signed in held.values()),
         workers=len(context.agent.workers),
-        told=told,
+        told=worker_figures,
         up={part: part not in degraded for part in _PARTS},
-        frames=registry.counted(),
+        frames=registry.event_counts(),
         routed=context.aggregate.routed(),
         connections=len(connections),
         wires=sum(connection.wires for connection in connections),
-        standing=registry.mesh.standing(),
+        standing=registry.mesh.idle_stream_count(),
         loop_lag=context.aggregate.loop_lag(now),
         loop_busy=context.aggregate.loop_busy(now),
-        tasks={"http": len(asyncio.all_tasks()), "mesh": registry.mesh.tasks()},
+        tasks={"http": len(asyncio.all_tasks()), "mesh": registry.mesh.task_count()},
         threads=threading.active_count(),
-        relaying={what: count for what, count in relay.items() if what in _NOW},
-        relayed={what: count for what, count in relay.items() if what not in _NOW},
+        relaying={name: count for name, count in relay.items() if name in _NOW},
+        relayed={name: count for name, count in relay.items() if name not in _NOW},
     )

@@ -23,13 +23,13 @@ class StreamEnd:
     def __init__(self) -> None:
         self._last: list[bytes] = []
 
-    def seen(self, events: bytes) -> bytes:
+    def observe(self, events: bytes) -> bytes:
         """Take in passing events, and return them."""
         if events:
-            self.keep([events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:]])
+            self.observe_pieces([events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:]])
         return events
 
-    def keep(self, pieces: list[bytes]) -> None:
+    def observe_pieces(self, pieces: list[bytes]) -> None:
         """Take in small pieces, in a list that the caller never changes afterwards."""
         self._last = pieces if len(pieces) == LAST_PIECES else [*self._last, *pieces][-LAST_PIECES:]
 
@@ -37,8 +37,8 @@ class StreamEnd:
     def missing_end(self) -> bytes:
         """What a well-ended stream lacks: nothing where it sent `[DONE]` or an error, or never gave a finish reason."""
         last = b"".join(self._last)
-        over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
-        if over or not _REASON.search(last):
+        is_complete = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
+        if is_complete or not _REASON.search(last):
             return b""
         return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
 
@@ -63,20 +63,20 @@ class StreamTap:
         if routed.tally and account.streams_text:
             account.tokens = self._tokens
 
-    def first(self, chunk: bytes) -> bytes:
+    def take_first(self, chunk: bytes) -> bytes:
         """Take in the first bytes and return those that are ready to be passed on, possibly none."""
         if self._tally is not None:
-            self._tokens.events += self._tally.opened(chunk)
-        return self._end.seen(self._tokens.passing(self._events.take(chunk)))
+            self._tokens.events += self._tally.count_first_bytes(chunk)
+        return self._end.observe(self._tokens.inspect(self._events.feed(chunk)))
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return those that are ready to be passed on, possibly none."""
         self._count_events([chunk])
-        whole = not self._events.held and chunk.endswith(EVENT_ENDS)
-        ready = chunk if whole else self._events.take(chunk)
+        is_whole = not self._events.held and chunk.endswith(EVENT_ENDS)
+        ready = chunk if is_whole else self._events.feed(chunk)
         if self._looks and contains(ready, self._tokens.sign):
-            ready = self._tokens.passing(ready)
-        return self._end.seen(ready)
+            ready = self._tokens.inspect(ready)
+        return self._end.observe(ready)
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what this tap needs to see of the bytes that are cut through."""
@@ -84,21 +84,21 @@ class StreamTap:
             cut_through.look_for(self._tokens.sign)
         if self._tally is not None:
             cut_through.seen.append(self._count_events)
-        cut_through.seen.append(self._end.keep)
+        cut_through.seen.append(self._end.observe_pieces)
         cut_through.held.append(self._events)
 
-    def rest(self) -> bytes:
+    def finish(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and record the usage of the answer."""
-        left = self._tokens.passing(self._events.rest) if self._events.held else b""
+        remaining = self._tokens.inspect(self._events.rest) if self._events.held else b""
         if self._tally or not self._account.served:
             self._answer.usage = usage = self._tokens.usage()
             if not self._tally:
-                self._account.hears(usage)
-        return self._end.seen(left) if left else b""
+                self._account.record_reported_usage(usage)
+        return self._end.observe(remaining) if remaining else b""
 
     def _count_events(self, chunks: list[bytes]) -> None:
         if self._tally is not None:
-            self._tokens.events += self._tally.streamed(chunks)
+            self._tokens.events += self._tally.count_chunks(chunks)
 
     @property
     def missing_end(self) -> bytes:

@@ -24,14 +24,14 @@ def loads_of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
     if node == context.peer:
         return [
             _load_row(service, load, 0.0) | _learned(context, service)
-            for service, load in context.aggregate.busy().items()
+            for service, load in context.aggregate.busy_loads().items()
         ]
-    registry, ours = context.registry, context.router.in_flight
+    registry, in_flight = context.registry, context.router.in_flight
     held, repeated = registry.catalog.held.get(node), REPEAT * registry.replica.members.rarity
     offered = held.record.services if held else ()
     return [
-        _load_row(service, said.shown(ours[node, service], repeated), said.age)
-        for service, said in context.router.reports.of_node(node, time.monotonic())
+        _load_row(service, report.current_load(in_flight[node, service], repeated), report.age)
+        for service, report in context.router.reports.of_node(node, time.monotonic())
         if service in offered
     ]
 
@@ -41,13 +41,13 @@ def load_of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] 
     if candidate.worker is not None:
         load = context.loads.load_of(candidate.worker)
         return _shown(load, 0.0) | _learned(context, candidate.service)
-    said = candidate.report
-    return None if said is None else _shown(said.load, said.age)
+    report = candidate.report
+    return None if report is None else _shown(report.load, report.age)
 
 
 def _load_row(service: Service, load: Load, age: float) -> dict[str, Any]:
-    named = {"project": service.project, "model": service.model, "cid": service.cid}
-    return named | {"type": int(service.type)} | _shown(load, age)
+    service_fields = {"project": service.project, "model": service.model, "cid": service.cid}
+    return service_fields | {"type": int(service.type)} | _shown(load, age)
 
 
 def _learned(context: Context, service: Service) -> dict[str, Any]:
@@ -71,58 +71,58 @@ MAX_NAMES = 100
 """The most model names that are shown of one worker, and the most warnings in one answer."""
 
 
-def learned_rows(workers: Iterable[Worker], told: Told) -> dict[str, Any]:
+def learned_rows(workers: Iterable[Worker], descriptions: Told) -> dict[str, Any]:
     """Return a field `learned` with a row for each worker that reported something; no field where none did."""
-    rows = [row for worker in workers if (row := _row(worker, told.get(worker)))]
+    rows = [row for worker in workers if (row := _row(worker, descriptions.get(worker)))]
     return {"learned": rows} if rows else {}
 
 
 def warnings_of(silent: Mapping[Worker, str]) -> dict[str, Any]:
     """Return a field `warnings` with a sentence for each worker that does not answer, and why; no field where all do."""
-    said = "it is registered anyway, and callers get 503 until it answers"
-    found = [
+    consequence = "it is registered anyway, and callers get 503 until it answers"
+    warnings = [
         f"no answer from {worker.api.partition('?')[0]} for {worker.service.project}/{worker.service.model}"
-        f"{why and f': {why}'}; {said}"
-        for worker, why in silent.items()
+        f"{reason and f': {reason}'}; {consequence}"
+        for worker, reason in silent.items()
     ][:MAX_NAMES]
-    return {"warnings": found} if found else {}
+    return {"warnings": warnings} if warnings else {}
 
 
-def _row(worker: Worker, said: WorkerDescription | None) -> dict[str, Any]:
-    if said is None:
+def _row(worker: Worker, description: WorkerDescription | None) -> dict[str, Any]:
+    if description is None:
         return {}
-    found = {**worker_fields(said), **model_fields(said.of(worker))}
-    found.pop("name", None)
-    if names := [*dict.fromkeys(model.name for model in said.models)][:MAX_NAMES]:
-        found["models"] = names
+    learned = {**worker_fields(description), **model_fields(description.model_of(worker))}
+    learned.pop("name", None)
+    if names := [*dict.fromkeys(model.name for model in description.models)][:MAX_NAMES]:
+        learned["models"] = names
     service = worker.service
     name = {"project": service.project, "model": service.model, "cid": service.cid}
-    return {**name, **found} if found else {}
+    return {**name, **learned} if learned else {}
 
 
-def worker_fields(said: WorkerDescription) -> dict[str, Any]:
+def worker_fields(description: WorkerDescription) -> dict[str, Any]:
     """Return the fields that hold for all models of a worker."""
-    found = {
-        "software": said.software,
-        "slots": said.slots,
-        "max_output": said.output,
-        "fault": said.fault,
+    fields = {
+        "software": description.software,
+        "slots": description.slots,
+        "max_output": description.output,
+        "fault": description.fault,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
-def model_fields(said: OfferedModel) -> dict[str, Any]:
+def model_fields(offered: OfferedModel) -> dict[str, Any]:
     """Return the fields that a worker reports of one model."""
-    context = {"context": said.context} if said.context else {}
-    kind = {} if said.type is None else {"type": int(said.type)}
-    return {"name": said.name, **kind, **context, **abilities(said.abilities)}
+    context = {"context": offered.context} if offered.context else {}
+    kind = {} if offered.type is None else {"type": int(offered.type)}
+    return {"name": offered.name, **kind, **context, **abilities(offered.abilities)}
 
 
-def abilities(known: int) -> dict[str, Any]:
+def abilities(bits: int) -> dict[str, Any]:
     """Return the inputs and outputs of a model, in the terms that clients of `/v1/models` know."""
-    found: dict[str, Any] = {
-        "input_modalities": input_names(known),
-        "output_modalities": output_names(known),
+    fields: dict[str, Any] = {
+        "input_modalities": input_names(bits),
+        "output_modalities": output_names(bits),
     }
-    found = {name: words for name, words in found.items() if words}
-    return {**found, **({"tools": True} if known & Ability.TOOLS else {})}
+    fields = {name: names for name, names in fields.items() if names}
+    return {**fields, **({"tools": True} if bits & Ability.TOOLS else {})}

@@ -48,8 +48,8 @@ class LaneConnection(CallerConnection):
         "_unsent",
     )
 
-    def __init__(self, server: web.Server, place: Any, calls: LaneCalls) -> None:
-        super().__init__(server, place)
+    def __init__(self, server: web.Server, listener: Any, calls: LaneCalls) -> None:
+        super().__init__(server, listener)
         self._calls = calls
         self._awaited: LaneHead | None = None
         """The head of a request whose body is still to come."""
@@ -70,22 +70,22 @@ class LaneConnection(CallerConnection):
 
     # What the listener calls.
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Enforce the time limits: hand over a slow direct call, and leave a slow body to aiohttp."""
         if self._direct is not None and now - self._since >= direct.PATIENCE_SECONDS:
             self._direct.hand_over()
         elif self._awaited is not None and now - self._since >= WAIT_SECONDS:
             self._leave_to_aiohttp()
-        super().look(now)
+        super().check_timeouts(now)
 
-    def leave(self) -> None:
+    def end_after_answer(self) -> None:
         """End the connection, after the answer to a request in flight."""
         if isinstance(self._request, LaneRequest):
             self._is_last_answer = True
             if self._direct is not None:
                 self._direct.hand_over()
         else:
-            super().leave()
+            super().end_after_answer()
 
     # What the transport calls.
 
@@ -94,12 +94,12 @@ class LaneConnection(CallerConnection):
         expected, self._expected = self._expected, None
         if expected is not None and not self._is_discarding:
             pattern, head, call = expected
-            found = pattern.match(data)
-            if found is not None:
-                at, length, id_ = found
-                if at + length == len(data) and length <= SMALL:
+            matched = pattern.match(data)
+            if matched is not None:
+                body_at, length, id_ = matched
+                if body_at + length == len(data) and length <= SMALL:
                     self._tries = TRIES
-                    request = LaneRequest(head, data[at:], self._calls.app, self)
+                    request = LaneRequest(head, data[body_at:], self._calls.app, self)
                     request[ID] = id_.decode() if id_ else head.id or new_id()
                     self._begin(request, call)
                     return
@@ -121,8 +121,8 @@ class LaneConnection(CallerConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request in flight: its caller is gone."""
-        asked = self._request
-        task = self.task if isinstance(asked, LaneRequest) else None
+        request = self._request
+        task = self.task if isinstance(request, LaneRequest) else None
         call, self._direct = self._direct, None
         self._pieces.clear()
         super().connection_lost(exc)
@@ -131,8 +131,8 @@ class LaneConnection(CallerConnection):
         elif task is not None:
             # Cancelled in the next turn: a task that has not begun could not conclude its account.
             self._loop.call_soon(task.cancel)
-        if isinstance(asked, LaneRequest):
-            release(asked)
+        if isinstance(request, LaneRequest):
+            release(request)
 
     # What answers call.
 
@@ -151,15 +151,15 @@ class LaneConnection(CallerConnection):
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` if the caller is gone."""
-        wire, asked = self.transport, self._request
-        if wire is None or asked is None or wire.is_closing():
+        wire, request = self.transport, self._request
+        if wire is None or request is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
         size = sum(map(len, parts))
         if size <= COPIED_BYTES:
             wire.write(b"".join(parts))
         else:
             wire.writelines(parts)
-        asked.writer.output_size += size
+        request.writer.output_size += size
 
     def send_on(self, piece: bytes) -> None:
         """Send more of an answer that has begun; raise as `send_now` does."""
@@ -188,7 +188,7 @@ class LaneConnection(CallerConnection):
         if wire is None or wire.is_closing():
             return
         wire.write(unsent)
-        if self.full:
+        if self.is_write_paused:
             self._deadline = self._listener.now + STALL_SECONDS
             self.task = self._loop.create_task(self._finish_when_drained())
         else:
@@ -237,11 +237,11 @@ class LaneConnection(CallerConnection):
 
     def _head_of(self, data: bytes) -> LaneHead | None:
         if self._seen is not None:
-            pattern, seen = self._seen
-            found = pattern.match(data)
-            if found is not None:
+            pattern, last_head = self._seen
+            matched = pattern.match(data)
+            if matched is not None:
                 self._tries = TRIES
-                return seen.again(*found)
+                return last_head.again(*matched)
         head = read_head(data)
         if head is not None and not is_id(head.id):
             head.id = ""
@@ -289,7 +289,7 @@ class LaneConnection(CallerConnection):
     async def _respond(self, request: LaneRequest, handler: CallHandler) -> None:
         try:
             response = await self._calls.answer(request, handler)
-            self.answered()
+            self.note_answered()
             if not isinstance(cast("object", response), LaneResponse):
                 await self._send_whole(request, response)
         except ConnectionError:
@@ -318,16 +318,16 @@ class LaneConnection(CallerConnection):
 
     def _finish_request(self) -> None:
         """Finish a request whose answer was sent as far as the caller reads it, and go on to the next one."""
-        asked, place = self._request, self._listener
-        if isinstance(asked, LaneRequest) and HELD in asked:
-            release(asked)
+        request, listener = self._request, self._listener
+        if isinstance(request, LaneRequest) and HELD in request:
+            release(request)
         self._request = self.task = None
         if self.transport is None or self._is_discarding:
             return
-        if self._is_last_answer or place.closing:
+        if self._is_last_answer or listener.closing:
             self.end()
             return
-        self._deadline = place.now + place.idle_timeout
+        self._deadline = listener.now + listener.idle_timeout
         if self._is_half_closed:
             self._check_half_closed()
         elif self._unparsed:

@@ -106,7 +106,7 @@ class DirectCall:
         self._reply = reply
         self._caller = caller
         self._turn: asyncio.Handle | None = None
-        reply.listener = self._check_reply if reply.prompt else self._on_news
+        reply.listener = self._check_reply if reply.can_run_inline else self._on_news
 
     def hand_over(self) -> None:
         """Have a task continue the call."""
@@ -132,18 +132,18 @@ class DirectCall:
         reply = self._reply
         if reply.complete:
             self._finish()
-        elif reply.failed or reply.held > AT_ONCE_BYTES or not 200 <= reply.status <= 299:
+        elif reply.failed or reply.buffered > AT_ONCE_BYTES or not 200 <= reply.status <= 299:
             self.hand_over()
 
     def _finish(self) -> None:
         context, account, attempt = self._call.context, self._account, self._attempt
-        answer = context.router.whole(attempt)
+        answer = context.router.answer_if_complete(attempt)
         if answer is None or (size := len(answer.first)) > AT_ONCE_BYTES:
             self.hand_over()
             return
         # Break the reference cycle, or the request would wait for the garbage collector.
         self._reply.listener = None
-        routed = attempt.answered(answer)
+        routed = attempt.record_answer(answer)
         respond.record_begin(context, routed, account)
         if answer.headers:
             lines = header_lines(headers_of(context, routed, account))
@@ -153,7 +153,7 @@ class DirectCall:
             lines = f"{steady.before}{account.id}{steady.behind}"
             if account.asker or account.ticket is not None:
                 lines += header_lines(more_headers_of(context, routed, account))
-        account.sent = size
+        account.answer_bytes = size
         account.record_usage_in(answer.first)
         attempt.end()
         conclude(context, account)

@@ -44,8 +44,8 @@ class Fields(dict[str, str]):
 
     def getall(self, name: str, default: Iterable[str] = ()) -> Iterable[str]:
         """Return the values of a header, as mappings do in which a header may occur several times."""
-        found = self.get(name)
-        return default if found is None else (found,)
+        value = self.get(name)
+        return default if value is None else (value,)
 
 
 class LaneHead:
@@ -90,10 +90,10 @@ def _lower(name: str) -> str:
 
 def read_head(data: bytes) -> LaneHead | None:
     """Return the head at the start of `data`; `None` if aiohttp has to read it, or if it is incomplete."""
-    found = _HEAD.match(data)
-    if found is None or found.end() > MAX_HEAD_BYTES:
+    match = _HEAD.match(data)
+    if match is None or match.end() > MAX_HEAD_BYTES:
         return None
-    path, lines = found[1].decode("ascii"), found[2].decode("ascii").split("\r\n")[:-1]
+    path, lines = match[1].decode("ascii"), match[2].decode("ascii").split("\r\n")[:-1]
     parts = [line.partition(": ") for line in lines]
     headers = Fields([(_lower(name), value) for name, _, value in parts])
     once = len(headers) == len(parts)
@@ -106,7 +106,7 @@ def read_head(data: bytes) -> LaneHead | None:
         and _NOT_PLAIN.isdisjoint(headers)
         and headers.get("connection", "keep-alive").lower() == "keep-alive"
     )
-    return LaneHead(path, headers, found.end(), int(length), id_, {}) if plain else None
+    return LaneHead(path, headers, match.end(), int(length), id_, {}) if plain else None
 
 
 class WholeBody:

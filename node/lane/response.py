@@ -49,8 +49,8 @@ class SteadyLines:
 
     def look_up(self, content_type: str, node: str, route: str, attempts: int) -> None:
         """Set the lines; the headers are those of `headers_of`. Raise `ValueError` for a value that would make two headers."""
-        known = content_type == self._content_type and node == self._node
-        if known and route == self._route and attempts == self._attempts:
+        is_same = content_type == self._content_type and node == self._node
+        if is_same and route == self._route and attempts == self._attempts:
             return
         behind = header_lines({NODE: node, ROUTE: route, ATTEMPTS: str(attempts)})
         self.before = f"{header_lines({'content-type': content_type})}x-request-id: "

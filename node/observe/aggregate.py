@@ -83,15 +83,15 @@ class Aggregate:
 
     async def refresh(self) -> None:
         """Query the state of all processes; one that does not answer keeps its previous state."""
-        asked = (sibling.ask() for sibling in self._siblings)
-        await asyncio.gather(*asked, return_exceptions=True)
+        queries = (sibling.ask() for sibling in self._siblings)
+        await asyncio.gather(*queries, return_exceptions=True)
 
     async def lines_since(self, time: float) -> list[LogLine]:
         """Return the last lines of all logs since `time`, sorted by time, without processes that do not answer."""
-        asked = (sibling.lines_since(time) for sibling in self._siblings)
-        told = await asyncio.gather(*asked, return_exceptions=True)
-        others = [line for lines in told if isinstance(lines, tuple) for line in lines]
-        return sorted((*self._lines.since(time), *others), key=lambda line: line.time)
+        queries = (sibling.lines_since(time) for sibling in self._siblings)
+        answers = await asyncio.gather(*queries, return_exceptions=True)
+        other_lines = [line for lines in answers if isinstance(lines, tuple) for line in lines]
+        return sorted((*self._lines.since(time), *other_lines), key=lambda line: line.time)
 
     async def at_work(self) -> int:
         """Query all processes, and return the number of attempts in flight."""
@@ -100,11 +100,11 @@ class Aggregate:
 
     def in_flight(self) -> int:
         """Return the number of attempts in flight, by the last known states."""
-        return self._router.under_way + sum(s.state.in_flight for s in self._siblings)
+        return self._router.attempts_in_flight + sum(s.state.in_flight for s in self._siblings)
 
-    def busy(self) -> dict[Service, Load]:
+    def busy_loads(self) -> dict[Service, Load]:
         """Return the load of those workers of this machine that have requests."""
-        own = self._router.busy()
+        own = self._router.busy_loads()
         if not self._siblings:
             return own
         return together([own, *(dict(sibling.state.loads) for sibling in self._siblings)])
@@ -115,8 +115,8 @@ class Aggregate:
         if not self._siblings:
             return own
         service = worker.service
-        said = ({s: load} for o in self._siblings for s, load in o.state.loads if s == service)
-        return together([{service: own}, *said])[service]
+        reported = ({s: load} for o in self._siblings for s, load in o.state.loads if s == service)
+        return together([{service: own}, *reported])[service]
 
     def others(self) -> Iterable[Counts]:
         """Return the counters of all other processes, including those that have ended."""
@@ -145,12 +145,12 @@ class Aggregate:
 
 def together(loads: Iterable[Mapping[Service, Load]]) -> dict[Service, Load]:
     """Add up the loads that several processes report of the same workers."""
-    found: dict[Service, Load] = {}
+    sums: dict[Service, Load] = {}
     for each in loads:
         for service, load in each.items():
-            before = found.get(service)
-            found[service] = load if before is None else _both(before, load)
-    return found
+            before = sums.get(service)
+            sums[service] = load if before is None else _both(before, load)
+    return sums
 
 
 def _both(one: Load, two: Load) -> Load:

@@ -79,32 +79,32 @@ def sum_of(all_counts: Iterable[Counts]) -> Counts:
 
 
 def _sum_counts(rows: Iterable[LabelledCount]) -> tuple[LabelledCount, ...]:
-    found: Counter[tuple[str, str]] = Counter()
-    for what, ended, times in rows:
-        found[what, ended] += times
-    return tuple(LabelledCount(*key, times) for key, times in found.items())
+    sums: Counter[tuple[str, str]] = Counter()
+    for label, ended, times in rows:
+        sums[label, ended] += times
+    return tuple(LabelledCount(*key, times) for key, times in sums.items())
 
 
 def _spent(rows: Iterable[Spent]) -> tuple[Spent, ...]:
-    found: Counter[tuple[str, str, str]] = Counter()
+    sums: Counter[tuple[str, str, str]] = Counter()
     for model, part, estimated, tokens in rows:
-        found[model, part, estimated] += tokens
-    return tuple(Spent(*key, tokens) for key, tokens in found.items())
+        sums[model, part, estimated] += tokens
+    return tuple(Spent(*key, tokens) for key, tokens in sums.items())
 
 
 def _events(rows: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    found: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     for event, times in rows:
-        found[event] += times
-    return tuple(found.items())
+        sums[event] += times
+    return tuple(sums.items())
 
 
 def _spreads(rows: Iterable[HistogramCounts]) -> tuple[HistogramCounts, ...]:
-    found: dict[str, HistogramCounts] = {}
+    sums: dict[str, HistogramCounts] = {}
     for row in rows:
-        before = found.get(row.kind)
-        found[row.kind] = row if before is None else _both(before, row)
-    return tuple(found.values())
+        before = sums.get(row.kind)
+        sums[row.kind] = row if before is None else _both(before, row)
+    return tuple(sums.values())
 
 
 def _both(one: HistogramCounts, two: HistogramCounts) -> HistogramCounts:

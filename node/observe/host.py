@@ -45,7 +45,7 @@ class Host:
         self._looking = asyncio.Lock()
         self._seen: tuple[float, dict[str, Any]] | None = None
 
-    async def look(self) -> dict[str, Any]:
+    async def facts(self) -> dict[str, Any]:
         """Return the facts, disks with their serial numbers; those are for callers on this machine alone."""
         async with self._looking:
             if self._seen is None or self._now() - self._seen[0] > _FRESH_SECONDS:
@@ -64,19 +64,19 @@ def read_facts(root: Path) -> dict[str, Any]:
     }
 
 
-def without_serials(seen: dict[str, Any]) -> dict[str, Any]:
+def without_serials(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts that may be shown to callers on other machines."""
-    return seen | {"disk": [disk | {"serial_number": ""} for disk in seen["disk"]]}
+    return facts | {"disk": [disk | {"serial_number": ""} for disk in facts["disk"]]}
 
 
 def _system(release: Path) -> dict[str, str]:
     pairs = (line.partition("=") for line in _text(release).splitlines())
-    named = {key: value.strip().strip("\"'") for key, _, value in pairs}
+    fields = {key: value.strip().strip("\"'") for key, _, value in pairs}
     return {
         "os": platform.system().lower(),
-        "platform": named.get("ID", platform.system().lower()),
-        "platform_family": named.get("ID_LIKE", "").partition(" ")[0] or named.get("ID", ""),
-        "platform_version": named.get("VERSION_ID", platform.version()),
+        "platform": fields.get("ID", platform.system().lower()),
+        "platform_family": fields.get("ID_LIKE", "").partition(" ")[0] or fields.get("ID", ""),
+        "platform_version": fields.get("VERSION_ID", platform.version()),
         "kernel_version": platform.release(),
         "kernel_arch": platform.machine(),
     }
@@ -90,7 +90,7 @@ def _processors(cpuinfo: str) -> list[dict[str, Any]]:
         fields = {key.strip(): value.strip() for key, _, value in pairs}
         if "processor" not in fields:
             continue
-        found = sockets.setdefault(
+        processor = sockets.setdefault(
             fields.get("physical id", "0"),
             {
                 "model_name": fields.get("model name", platform.machine()),
@@ -98,15 +98,15 @@ def _processors(cpuinfo: str) -> list[dict[str, Any]]:
                 "threads": 0,
             },
         )
-        found["cores"].add(fields.get("core id", fields["processor"]))
-        found["threads"] += 1
+        processor["cores"].add(fields.get("core id", fields["processor"]))
+        processor["threads"] += 1
     return [
         {
-            "model_name": found["model_name"],
-            "total_cores": len(found["cores"]),
-            "total_threads": found["threads"],
+            "model_name": processor["model_name"],
+            "total_cores": len(processor["cores"]),
+            "total_threads": processor["threads"],
         }
-        for found in sockets.values()
+        for processor in sockets.values()
     ]
 
 
@@ -143,12 +143,12 @@ def _nvidia() -> Iterable[dict[str, Any]]:
         return
     query = [program, f"--query-gpu={','.join(_NVIDIA)}", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(  # noqa: S603 (no word of it comes from a caller)
+        output = subprocess.run(  # noqa: S603 (no word of it comes from a caller)
             query, capture_output=True, text=True, timeout=_NVIDIA_SECONDS, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return
-    yield from nvidia_cards(said)
+    yield from nvidia_cards(output)
 
 
 def nvidia_cards(table: str) -> Iterable[dict[str, Any]]:

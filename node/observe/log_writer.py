@@ -49,9 +49,9 @@ class RecentLines:
         # A single step of the interpreter: no other thread adds a line meanwhile.
         lines = tuple(self._lines)
         return tuple(
-            LogLine(at, level, logger, message, process, number)
-            for at, level, logger, message, number in lines
-            if at >= time
+            LogLine(logged_at, level, logger, message, process, number)
+            for logged_at, level, logger, message, number in lines
+            if logged_at >= time
         )
 
 
@@ -208,8 +208,8 @@ def writing_to(stream: TextIO) -> Callable[[str], object]:
         return stream.write
 
     def write(text: str) -> None:
-        left = text.encode(errors="replace")
-        while left:
-            left = left[os.write(number, left) :]
+        remaining = text.encode(errors="replace")
+        while remaining:
+            remaining = remaining[os.write(number, remaining) :]
 
     return write

@@ -98,8 +98,8 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
 
 def recent() -> RecentLines:
     """Return the last lines of the handler of `configure`; none before it is called."""
-    found = (handler for handler in logging.getLogger().handlers if isinstance(handler, Log))
-    return next((handler.recent for handler in found), RecentLines())
+    handlers = (handler for handler in logging.getLogger().handlers if isinstance(handler, Log))
+    return next((handler.recent for handler in handlers), RecentLines())
 
 
 class RequestLog:
@@ -174,8 +174,8 @@ class ConsoleLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        said = escaped(record.getMessage())
-        line = self.line(record.created, record.levelname, record.name, said)
+        message = escaped(record.getMessage())
+        line = self.line(record.created, record.levelname, record.name, message)
         return f"{line}{_rest_of_line(record)}"
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
@@ -190,8 +190,8 @@ class JsonLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        said = record.created, record.levelname, record.name, escaped(record.getMessage())
-        fields = {**_extra(record), **self._fields(*said)}
+        values = record.created, record.levelname, record.name, escaped(record.getMessage())
+        fields = {**_extra(record), **self._fields(*values)}
         error = _error(record)
         if error:
             fields["error"] = error
@@ -234,8 +234,8 @@ class Log(logging.Handler):
         except (TypeError, ValueError):  # arguments that do not fit the template
             self.handleError(record)
             return
-        said = f"{record.getMessage()}{_rest_of_line(record)}"
-        self.recent.add(record.created, record.levelname, record.name, said)
+        text = f"{record.getMessage()}{_rest_of_line(record)}"
+        self.recent.add(record.created, record.levelname, record.name, text)
         self._lines.add(line, hurry=record.levelno >= logging.WARNING)
 
     def add(self, now: float, name: str, message: str) -> None:
@@ -320,16 +320,16 @@ class Repeats(logging.Filter):
         """Return records that report suppressed lines, where no later equal line has reported them."""
         now = self._clock() if now is None else now
         with self._lock:
-            said = "suppressed %d more like this: %s"
-            told = [
-                _record(name, seen.level, said, seen.suppressed, _ARGUMENT.sub("…", template))
+            text = "suppressed %d more like this: %s"
+            records = [
+                _record(name, seen.level, text, seen.suppressed, _ARGUMENT.sub("…", template))
                 for (name, template), seen in self._seen.items()
                 if seen.suppressed and now - seen.since >= WINDOW
             ]
             for seen in self._seen.values():
                 if now - seen.since >= WINDOW:
                     seen.suppressed = 0
-        return told
+        return records
 
     def _passed(self, seen: _Seen, now: float) -> int:
         if now - seen.since < WINDOW:
@@ -368,10 +368,10 @@ def _rest_of_line(record: logging.LogRecord) -> str:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    given = vars(record)
-    if len(given) == len(_BLANK):
+    attributes = vars(record)
+    if len(attributes) == len(_BLANK):
         return {}
-    return {key: value for key, value in given.items() if key not in _STANDARD}
+    return {key: value for key, value in attributes.items() if key not in _STANDARD}
 
 
 def _error(record: logging.LogRecord) -> str:
@@ -381,9 +381,9 @@ def _error(record: logging.LogRecord) -> str:
         return ""
     # As in `without_values`, for the text of the exception.
     unforeseen = record.name == _LOOP
-    said = type(error).__name__ if unforeseen else escaped(f"{type(error).__name__}: {error}")
+    text = type(error).__name__ if unforeseen else escaped(f"{type(error).__name__}: {error}")
     if isinstance(error, _EXPECTED) and not unforeseen:
-        return said
+        return text
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-    way = " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
-    return f"{said} at {way}" if way else said
+    trace = " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{text} at {trace}" if trace else text

@@ -39,8 +39,8 @@ class HistogramValue(NamedTuple):
 class Measurements:
     """Measurements of one process; in the first process, those of the helpers too."""
 
-    def __init__(self, *, most: int = MAX_SERIES) -> None:
-        self._most = most
+    def __init__(self, *, limit: int = MAX_SERIES) -> None:
+        self._most = limit
         self._series: dict[tuple[str, Attributes], Histogram] = {}
 
     def ended(self, account: "Account") -> None:
@@ -51,17 +51,17 @@ class Measurements:
         )
         candidate = account.candidate
         # A model without a replica can have any name.
-        asked = kind if candidate is None else (*kind, _model(candidate.service.model))
+        labels = kind if candidate is None else (*kind, _model(candidate.service.model))
         if account.status >= _REFUSED:
-            failed = (*asked, (genai.ERROR, account.error or str(account.status)))
+            failed = (*labels, (genai.ERROR, account.error or str(account.status)))
             self._observe(genai.REQUEST_DURATION, failed, account.seconds)
         else:
-            self._observe(genai.REQUEST_DURATION, asked, account.seconds)
+            self._observe(genai.REQUEST_DURATION, labels, account.seconds)
             if account.streams_text:
-                self._observe(genai.FIRST_BYTE_TIME, asked, account.first)
+                self._observe(genai.FIRST_BYTE_TIME, labels, account.first_byte_seconds)
         if token_time := account.token_seconds():
-            self._observe(genai.TIME_PER_OUTPUT, asked, token_time)
-        for model, usage in account.spent():
+            self._observe(genai.TIME_PER_OUTPUT, labels, token_time)
+        for model, usage in account.tokens_by_model():
             # There shall be no metric of tokens that no worker has reported.
             if not usage.estimated:
                 used = (*kind, _model(model))
@@ -96,10 +96,10 @@ class Measurements:
         key = instrument, attributes
         if key not in self._series and len(self._series) >= self._most:
             key = instrument, tuple(pair for pair in attributes if pair[0] in _ALWAYS)
-        found = self._series.get(key)
-        if found is None:
-            found = self._series[key] = Histogram(genai.INSTRUMENTS[instrument].bounds)
-        return found
+        histogram = self._series.get(key)
+        if histogram is None:
+            histogram = self._series[key] = Histogram(genai.INSTRUMENTS[instrument].bounds)
+        return histogram
 
 
 def _model(name: str) -> tuple[str, str]:

@@ -197,7 +197,7 @@ def _counted(counts: Counts) -> Iterable[Metric]:
     yield _labelled(
         CounterMetricFamily(
             "modelvine_connection_events",
-            "; ".join(f"`{event}`: {words}" for event, words in EVENTS.items()) + ".",
+            "; ".join(f"`{event}`: {meaning}" for event, meaning in EVENTS.items()) + ".",
             labels=("event",),
         ),
         dict.fromkeys(EVENTS, 0) | dict(counts.connection_events),
@@ -248,8 +248,8 @@ def _operations(name: str, text: str, rows: Iterable[HistogramCounts]) -> Metric
     family = HistogramMetricFamily(
         genai.as_prometheus(name, "seconds"), text, labels=[*map(genai.as_prometheus, labels)]
     )
-    named = (row._replace(kind=genai.operation_of(Kind(row.kind))) for row in rows)
-    return _with_rows(family, named, (genai.OWN_PROVIDER,))
+    relabelled = (row._replace(kind=genai.operation_of(Kind(row.kind))) for row in rows)
+    return _with_rows(family, relabelled, (genai.OWN_PROVIDER,))
 
 
 def _with_rows(
@@ -281,7 +281,7 @@ def _known(sizes: GaugeValues) -> Iterable[Metric]:
     )
     yield GaugeMetricFamily("modelvine_services", "Model replicas in the registry.", sizes.services)
     yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
-    told = GaugeMetricFamily(
+    reported = GaugeMetricFamily(
         "modelvine_worker_tells",
         "Metrics that workers of this machine report (vLLM, SGLang, llama.cpp, TGI, LocalAI), by model and figure:"
         " queued and running requests; speed and tokens of the last response.",
@@ -290,8 +290,8 @@ def _known(sizes: GaugeValues) -> Iterable[Metric]:
     for service, figures in sizes.told.items():
         *names, kind = service.key
         for figure, value in figures.items():
-            told.add_metric((*names, str(int(kind)), figure), value)
-    yield told
+            reported.add_metric((*names, str(int(kind)), figure), value)
+    yield reported
     yield GaugeMetricFamily(
         "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections
     )

@@ -78,16 +78,16 @@ class CollectorEndpoint:
         """Send a message once, and return whether it was accepted. Blocks."""
         headers = {"Content-Type": "application/x-protobuf"}
         try:
-            asked = Request(self._url, body, headers)  # noqa: S310 (http or https, as the settings are checked)
-            with self._opener.open(asked, timeout=TIMEOUT) as response:
-                said = f"it answers with status {response.status}"
+            request = Request(self._url, body, headers)  # noqa: S310 (http or https, as the settings are checked)
+            with self._opener.open(request, timeout=TIMEOUT) as response:
+                problem = f"it answers with status {response.status}"
                 well = bool(200 <= response.status <= 299)
         except (OSError, HTTPException) as error:
-            said, well = f"{type(error).__name__}: {error}", False
+            problem, well = f"{type(error).__name__}: {error}", False
         if not well and not self.away:
             log.warning(
                 "%s %s until the collector of node.traces accepts them: %s",
-                self._sort, self._otherwise, said,
+                self._sort, self._otherwise, problem,
             )  # fmt: skip
         elif well and self.away:
             log.info("the collector of node.traces accepts %s again", self._sort)
@@ -143,16 +143,16 @@ class OtlpExporter:
 
     def take(self, spans: Iterable[tracing.Span]) -> None:
         """Queue spans for sending; drop them if the queue is full."""
-        made = [*spans]
-        if self._given - self._collector.taken + len(made) > MAX_WAITING:
-            self._counts[DROPPED] += len(made)
+        batch = [*spans]
+        if self._given - self._collector.taken + len(batch) > MAX_WAITING:
+            self._counts[DROPPED] += len(batch)
             if not self._full:
                 log.warning("spans are dropped: %s wait for the collector", f"{MAX_WAITING:,}")
             self._full = True
             return
         self._full = False
-        self._given += len(made)
-        for span in made:
+        self._given += len(batch)
+        for span in batch:
             self._queue.on_end(self._read(span))
 
     def close(self) -> None:
@@ -240,5 +240,5 @@ class OtlpMeasurements:
 
 def _metric(name: str, points: Sequence[HistogramDataPoint]) -> Metric:
     instrument = genai.INSTRUMENTS[name]
-    held = Histogram(points, AggregationTemporality.CUMULATIVE)
-    return Metric(name, instrument.text, instrument.unit, held)
+    histogram = Histogram(points, AggregationTemporality.CUMULATIVE)
+    return Metric(name, instrument.text, instrument.unit, histogram)

@@ -51,16 +51,16 @@ class NoRoomCount(NamedTuple):
 class RecentRequests:
     """RecentRequests requests of one process of this node."""
 
-    def __init__(self, wall: Clock, *, most: int = MOST) -> None:
+    def __init__(self, wall: Clock, *, limit: int = MOST) -> None:
         """`wall` returns Unix time."""
         self._wall = wall
         self.under_way: dict[Account, None] = {}
         """Requests in flight, in the order of their arrival."""
-        self.ended: deque[Account] = deque(maxlen=most)
+        self.ended: deque[Account] = deque(maxlen=limit)
         """Ended requests, the newest last."""
         self.count = 0
         """Number of requests that have ended since the start."""
-        self.failed: deque[FailedAttempt] = deque(maxlen=most)
+        self.failed: deque[FailedAttempt] = deque(maxlen=limit)
         """Failed attempts, the newest last."""
         self.refused: Counter[tuple[str, PeerId]] = Counter()
         """Refusals for lack of room, by model and node, until taken: attempts there, and requests that waited here."""

@@ -36,9 +36,9 @@ class Histogram:
         """Count some values, which are sorted for it."""
         values.sort()
         counted = 0
-        for place, bound in enumerate(self.bounds):
+        for index, bound in enumerate(self.bounds):
             within = bisect_right(values, bound)
-            self.counts[place] += within - counted
+            self.counts[index] += within - counted
             counted = within
         self.counts[-1] += len(values) - counted
         self.total += sum(values)
@@ -77,17 +77,17 @@ class RequestSums:
         """Add ended requests, and the seconds to the first bytes of answers."""
         for kind, seconds in first_bytes.items():
             self._first_byte[kind.value].observe_all(seconds)
-        found: dict[tuple[Kind, int, str], _Alike] = {}
+        groups: dict[tuple[Kind, int, str], _Alike] = {}
         for account in ended:
             key = account.kind, account.status, account.served
-            alike = found.get(key)
+            alike = groups.get(key)
             if alike is None:
-                alike = found[key] = _Alike()
+                alike = groups[key] = _Alike()
             alike.seconds.append(account.seconds)
             self._add_tokens(account, alike)
-            self._taken += account.taken
-            self._sent += account.sent
-        for (kind, status, model), alike in found.items():
+            self._taken += account.request_bytes
+            self._sent += account.answer_bytes
+        for (kind, status, model), alike in groups.items():
             self._requests[kind.value, status] += len(alike.seconds)
             self._seconds[kind.value].observe_all(alike.seconds)
             if alike.of_token:
@@ -112,7 +112,7 @@ class RequestSums:
 
     def _add_tokens(self, account: "Account", alike: _Alike) -> None:
         # Several workers may have written a stream in parts.
-        for model, usage in account.spent():
+        for model, usage in account.tokens_by_model():
             if usage.estimated or model != account.served:
                 estimated = "yes" if usage.estimated else "no"
                 self._spend(model, estimated, usage.prompt, usage.completion)

@@ -78,7 +78,7 @@ FRESH = 10.0
 class BusyWorkers(Protocol):
     """This machine's workers, with the load of all processes of the node."""
 
-    def busy(self) -> dict[Service, Load]:
+    def busy_loads(self) -> dict[Service, Load]:
         """Return the load of those that have requests."""
 
 
@@ -90,7 +90,7 @@ class QueueSamples:
         history: UsageHistory,
         recent: RecentRequests,
         *,
-        own: PeerId,
+        own_peer: PeerId,
         busy: BusyWorkers,
         reports: Reports,
         now: Clock,
@@ -98,7 +98,7 @@ class QueueSamples:
         """Samples go into `history`; `recent` counts the refusals."""
         self._history = history
         self._recent = recent
-        self._own = own
+        self._own = own_peer
         self._busy = busy
         self._reports = reports
         self._now = now
@@ -107,31 +107,31 @@ class QueueSamples:
         """Take a sample every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(QUEUE_PERIOD)
-            self.look()
+            self.sample()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Record how many requests wait now, and the refusals since the previous sample."""
         queued: Counter[tuple[str, str]] = Counter()
-        for service, load in self._busy.busy().items():
+        for service, load in self._busy.busy_loads().items():
             queued[service.model, self._own] += load.queued
         # Reports of other nodes on models without requests here take no room.
-        asked = set(self._history.pairs())
+        pairs = set(self._history.pairs())
         for model, node, count in self._recent.take_refused():
             # A caller that lists several models may give the first one any name.
-            if node != self._own or (model, node) in asked or (model, node) in queued:
+            if node != self._own or (model, node) in pairs or (model, node) in queued:
                 self._history.refused(model, node, count)
-        for other in {node for _, node in asked} - {self._own}:
+        for other in {node for _, node in pairs} - {self._own}:
             for model, waiting in self._rows(PeerId(other)):
-                if (model, other) in asked:
+                if (model, other) in pairs:
                     queued[model, other] += waiting
-        for (model, at), waiting in queued.items():
+        for (model, peer), waiting in queued.items():
             if waiting:
-                self._history.queued(model, at, waiting)
+                self._history.queued(model, peer, waiting)
 
     def _rows(self, node: PeerId) -> Iterator[tuple[str, int]]:
-        for service, said in self._reports.of_node(node, self._now()):
-            if said.age <= FRESH:
-                yield service.model, said.load.queued
+        for service, report in self._reports.of_node(node, self._now()):
+            if report.age <= FRESH:
+                yield service.model, report.load.queued
 
 
 log = logging.getLogger("modelvine.registry")

@@ -119,9 +119,9 @@ class Tracer:
 
         If this node decides not to trace it, the request carries that decision to the next hop.
         """
-        said = request.passed.get(PARENT)
-        if said is not None:
-            _, trace, parent, flags = said.split("-")[:4]
+        parent_header = request.passed.get(PARENT)
+        if parent_header is not None:
+            _, trace, parent, flags = parent_header.split("-")[:4]
             if not int(flags, 16) & SAMPLED:
                 return request
         else:
@@ -187,14 +187,14 @@ def tracer_of(
     *,
     now: Clock,
     wall: Clock,
-    chance: RandomSource,
+    random: RandomSource,
 ) -> Tracer | None:
     """Return the tracer that uses an exporter, or `None` without one."""
     if exporter is None:
         return None
     face = host_port(settings.http)
     server = face.host, face.port
-    return Tracer(exporter, node, server, settings.trace_share, now, wall, chance)
+    return Tracer(exporter, node, server, settings.trace_share, now, wall, random)
 
 
 class AnsweringNode(Protocol):
@@ -209,9 +209,9 @@ class AnsweringNode(Protocol):
         """Host and port of its face."""
 
 
-def spans_of(account: "Account", trace: Trace, place: AnsweringNode, offset: float) -> list[Span]:
+def spans_of(account: "Account", trace: Trace, node: AnsweringNode, offset: float) -> list[Span]:
     """Return the spans of one ended request; `offset` is the seconds to add to its clock for Unix time."""
-    spans = _SpansOf(account, trace, place, offset)
+    spans = _SpansOf(account, trace, node, offset)
     attempts = chain.from_iterable(map(spans.attempt, filter(_was_sent, trace.attempts)))
     return [spans.face(), spans.choice(), *attempts]
 
@@ -245,8 +245,8 @@ class _SpansOf:
         if answered:
             attributes[genai.ROUTE] = account.route
             attributes[genai.RESPONSE_MODEL] = answered[-1].candidate.service.model
-        if account.first and trace.streams:
-            attributes[genai.FIRST_CHUNK] = account.first
+        if account.first_byte_seconds and trace.streams:
+            attributes[genai.FIRST_CHUNK] = account.first_byte_seconds
         if account.used is not None and answered:
             attributes[genai.INPUT_TOKENS] = account.used.prompt
             attributes[genai.OUTPUT_TOKENS] = account.used.completion
@@ -255,7 +255,7 @@ class _SpansOf:
         if account.status >= _REFUSED:
             attributes[genai.ERROR] = account.error or str(account.status)
         began = account.began
-        first = [SpanEvent(genai.FIRST_BYTE, self._at(began + account.first))]
+        first = [SpanEvent(genai.FIRST_BYTE, self._at(began + account.first_byte_seconds))]
         return self._span(
             f"{genai.operation_of(account.kind)} {shown_model(account.model)}",
             SpanKind.SERVER,
@@ -263,20 +263,20 @@ class _SpansOf:
             (began, began + account.seconds),
             attributes,
             failed=account.status >= _FAILED,
-            events=first if account.first else (),
+            events=first if account.first_byte_seconds else (),
         )
 
     def choice(self) -> Span:
         """Return the span of the choice: from the read request to the first attempt, including a wait for a slot."""
         account, trace = self.account, self.trace
-        made = next(filter(_was_sent, trace.attempts), None)
+        chosen = next(filter(_was_sent, trace.attempts), None)
         attributes: dict[str, Value] = {genai.CANDIDATES: 0}
         ended = account.began + account.seconds
-        if made is not None:
-            ended = made.began
-            attributes = {genai.CANDIDATES: made.others + 1, genai.NODE: made.candidate.node}
-            if made.expected >= 0:
-                attributes[genai.EXPECTED] = made.expected
+        if chosen is not None:
+            ended = chosen.began
+            attributes = {genai.CANDIDATES: chosen.others + 1, genai.NODE: chosen.candidate.node}
+            if chosen.expected >= 0:
+                attributes[genai.EXPECTED] = chosen.expected
         elif account.error:
             attributes[genai.ERROR] = account.error
         return self._span(
@@ -285,7 +285,7 @@ class _SpansOf:
             (trace.ids.span(), trace.span),
             (trace.asked, ended),
             attributes,
-            failed=made is None and account.status >= _FAILED,
+            failed=chosen is None and account.status >= _FAILED,
         )
 
     def attempt(self, attempt: AttemptTrace) -> list[Span]:
@@ -304,7 +304,7 @@ class _SpansOf:
             attributes[genai.ROUTE] = attempt.route
         if attempt.expected >= 0:
             attributes[genai.EXPECTED] = attempt.expected
-        made = self._span(
+        span = self._span(
             f"attempt {shown_model(candidate.service.model)}",
             SpanKind.INTERNAL if candidate.worker else SpanKind.CLIENT,
             (attempt.id, self.trace.span),
@@ -312,7 +312,7 @@ class _SpansOf:
             attributes,
             failed=failed,
         )
-        return [made, self._call(attempt, error)] if candidate.worker else [made]
+        return [span, self._call(attempt, error)] if candidate.worker else [span]
 
     def _call(self, attempt: AttemptTrace, error: Mapping[str, Value]) -> Span:
         candidate = attempt.candidate

@@ -33,8 +33,8 @@ def peer_at(address: str) -> PeerId:
     """Return the peer id that a multiaddr ends in; raise `ValueError` with a readable sentence when it is invalid."""
     if len(address) > MAX_ADDRESS_CHARACTERS:
         raise ValueError(f"a node address has at most {MAX_ADDRESS_CHARACTERS} characters")
-    head, found, peer = address.rpartition("/p2p/")
-    if not (head and found):
+    head, separator, peer = address.rpartition("/p2p/")
+    if not (head and separator):
         raise ValueError("a node address ends in /p2p/<peer id>")
     try:
         public_of(peer)
@@ -49,7 +49,7 @@ def peer_at(address: str) -> PeerId:
 class Dialler(Protocol):
     """The mesh, which keeps addresses connected."""
 
-    def pin(self, addresses: tuple[str, ...]) -> None:
+    def set_bootstrap(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are kept connected."""
 
 
@@ -79,7 +79,7 @@ class Bootstrap:
     async def restore(self) -> None:
         """Load the callers' choices of earlier runs, and keep them connected; raise `StoreUnavailable`."""
         self._choices = dict(await self._store.read(Space.PEERS))
-        self._mesh.pin(self.addresses)
+        self._mesh.set_bootstrap(self.addresses)
 
     async def add(self, address: str) -> None:
         """Keep an address connected from now on; raise `ValueError`, `LimitReached` or `StoreUnavailable`."""
@@ -88,7 +88,7 @@ class Bootstrap:
             if len(self._choices) >= MAX_ADDRESSES and address not in self._choices:
                 raise LimitReached(f"{MAX_ADDRESSES} bootstrap addresses are the maximum")
             await self._choose(address, _KEPT)
-            self._mesh.pin(self.addresses)
+            self._mesh.set_bootstrap(self.addresses)
 
     async def remove(self, address: str) -> bool:
         """Stop keeping an address connected; return whether it was kept; raise `StoreUnavailable`."""
@@ -96,7 +96,7 @@ class Bootstrap:
             if address not in self.addresses:
                 return False
             await self._choose(address, _REMOVED if address in self._configured else None)
-            self._mesh.pin(self.addresses)
+            self._mesh.set_bootstrap(self.addresses)
             return True
 
     async def _choose(self, address: str, choice: bytes | None) -> None:
@@ -143,38 +143,38 @@ class Contact:
 def contacts(addresses: Sequence[str], mesh: Mesh) -> tuple[Contact, ...]:
     """Return the state of every bootstrap address; a node's own counts only where it has no other."""
     connected = {connection.peer for connection in mesh.connections()}
-    failures = mesh.failures()
-    found = [_contact(address, mesh.peer, connected, failures) for address in addresses]
+    failures = mesh.bootstrap_failures()
+    listed = [_contact(address, mesh.peer, connected, failures) for address in addresses]
     # Operators often give all nodes the same list, and each node is on it.
-    others = [contact for contact in found if peer_in(contact.address) != mesh.peer]
-    return tuple(others or found)
+    others = [contact for contact in listed if peer_in(contact.address) != mesh.peer]
+    return tuple(others or listed)
 
 
 def _contact(
-    address: str, own: PeerId, connected: Collection[PeerId], failures: Mapping[str, str]
+    address: str, own_peer: PeerId, connected: Collection[PeerId], failures: Mapping[str, str]
 ) -> Contact:
     peer = peer_in(address)
-    if peer == own:
+    if peer == own_peer:
         return Contact(address, answers=False, why=_OWN)
     answers = peer in connected
     return Contact(address, answers, "" if answers else failures.get(address, ""))
 
 
-def summary(found: Sequence[Contact]) -> str:
+def summary(contacts: Sequence[Contact]) -> str:
     """Return in words how many addresses answer, and why the others do not; empty where there are none."""
-    if not found:
+    if not contacts:
         return ""
-    silent = [contact for contact in found if not contact.answers]
-    told = f"{len(found) - len(silent)} of {len(found)} bootstrap addresses answer"
+    silent = [contact for contact in contacts if not contact.answers]
+    text = f"{len(contacts) - len(silent)} of {len(contacts)} bootstrap addresses answer"
     reasons = [*dict.fromkeys(contact.why or _NO_ANSWER for contact in silent)]
     more = "; …" if len(reasons) > REASONS_TOLD else ""
-    return f"{told}: {'; '.join(reasons[:REASONS_TOLD])}{more}" if reasons else told
+    return f"{text}: {'; '.join(reasons[:REASONS_TOLD])}{more}" if reasons else text
 
 
-def shown(found: Sequence[Contact]) -> dict[str, Any]:
+def shown(contacts: Sequence[Contact]) -> dict[str, Any]:
     """Return the state of the addresses as the faces show it."""
-    rows = [{"address": c.address, "answers": c.answers, "why": c.why} for c in found]
-    return {"summary": summary(found), "addresses": rows}
+    rows = [{"address": c.address, "answers": c.answers, "why": c.why} for c in contacts]
+    return {"summary": summary(contacts), "addresses": rows}
 
 
 @dataclass(slots=True)
@@ -191,9 +191,9 @@ class ContactWaits:
     def __init__(self) -> None:
         self._waits: dict[str, _Wait] = {}
 
-    def overdue(self, found: Sequence[Contact], now: float) -> list[Contact]:
+    def overdue(self, contacts: Sequence[Contact], now: float) -> list[Contact]:
         """Return the addresses to warn about: soon at first, rarely afterwards, and again when the reason changes."""
-        silent = {contact.address: contact for contact in found if not contact.answers}
+        silent = {contact.address: contact for contact in contacts if not contact.answers}
         self._waits = {address: self._waits.get(address, _Wait(now)) for address in silent}
         due = [contact for contact in silent.values() if self._is_due(contact, now)]
         for contact in due:
@@ -201,10 +201,10 @@ class ContactWaits:
             wait.warned, wait.told, wait.why = True, now, contact.why
         return due
 
-    def over(self, found: Sequence[Contact]) -> list[Contact]:
+    def recovered(self, contacts: Sequence[Contact]) -> list[Contact]:
         """Return the addresses that answer again after a warning; `overdue` then forgets them."""
         warned = {address for address, wait in self._waits.items() if wait.warned}
-        return [contact for contact in found if contact.answers and contact.address in warned]
+        return [contact for contact in contacts if contact.answers and contact.address in warned]
 
     def _is_due(self, contact: Contact, now: float) -> bool:
         wait = self._waits[contact.address]
@@ -218,10 +218,10 @@ async def watch(bootstrap: Bootstrap, mesh: Mesh, clock: Clock) -> None:
     """Warn about bootstrap addresses that do not answer, until cancelled."""
     waits = ContactWaits()
     while True:
-        found = contacts(bootstrap.addresses, mesh)
-        for contact in waits.over(found):
+        current = contacts(bootstrap.addresses, mesh)
+        for contact in waits.recovered(current):
             log.info("bootstrap address %s answers now", contact.address)
-        for contact in waits.overdue(found, clock()):
-            why = contact.why or _NO_ANSWER
-            log.warning("bootstrap address %s does not answer: %s", contact.address, why)
+        for contact in waits.overdue(current, clock()):
+            reason = contact.why or _NO_ANSWER
+            log.warning("bootstrap address %s does not answer: %s", contact.address, reason)
         await asyncio.sleep(_LOOK)

@@ -52,24 +52,24 @@ class WatchedPeers(Protocol):
 class NodeEvents:
     """The latest changes of nodes' presence."""
 
-    def __init__(self, peers: WatchedPeers, wall: Clock, *, most: int = MOST) -> None:
+    def __init__(self, peers: WatchedPeers, wall: Clock, *, limit: int = MOST) -> None:
         """`wall` returns Unix time."""
         self._peers = peers
         self._wall = wall
         self._known: dict[PeerId, Presence] = {}
-        self.events: deque[NodeEvent] = deque(maxlen=most)
+        self.events: deque[NodeEvent] = deque(maxlen=limit)
         """The newest last."""
         self.count = 0
         """How many there were since the start."""
         self.changes = 0
-        """Number of calls of `changed`; a display compares it to see whether anything is new."""
+        """Number of calls of `note_changed`; a display compares it to see whether anything is new."""
 
-    def changed(self, nodes: Iterable[PeerId]) -> None:
+    def note_changed(self, nodes: Iterable[PeerId]) -> None:
         """Note that the records or presences of nodes changed."""
         self.changes += 1
         for node in nodes:
-            held = self._peers.catalog.held.get(node)
-            if held is None:
+            signed = self._peers.catalog.held.get(node)
+            if signed is None:
                 # The node is forgotten; that it was lost or left is recorded here already.
                 self._known.pop(node, None)
                 continue
@@ -77,11 +77,16 @@ class NodeEvents:
             if presence is was:
                 continue
             self._known[node] = presence
-            pulse = self._peers.health_of(node)
-            why = REASONS[pulse.why] if pulse else ""
+            health = self._peers.health_of(node)
+            reason = REASONS[health.why] if health else ""
             self.events.append(
                 NodeEvent(
-                    self._wall(), node, held.record.name, was.value if was else "", presence, why
+                    self._wall(),
+                    node,
+                    signed.record.name,
+                    was.value if was else "",
+                    presence,
+                    reason,
                 )
             )
             self.count += 1
@@ -105,7 +110,7 @@ def log_changes(peers: Registry, now: Clock) -> Callable[[Iterable[PeerId]], Non
         nonlocal kept_back
         for node in nodes:
             presence = peers.presence(node)
-            if node == peers.peer or not _is_news(presence, known=node in met):
+            if node == peers.peer or not _is_news(presence, is_known=node in met):
                 continue
             (met.discard if presence in _GONE else met.add)(node)
             if not pace.allows("", now()):
@@ -118,20 +123,20 @@ def log_changes(peers: Registry, now: Clock) -> Callable[[Iterable[PeerId]], Non
     return changed
 
 
-def _is_news(presence: Presence, *, known: bool) -> bool:
-    return known if presence in _GONE else presence is Presence.ALIVE and not known
+def _is_news(presence: Presence, *, is_known: bool) -> bool:
+    return is_known if presence in _GONE else presence is Presence.ALIVE and not is_known
 
 
 def _sentence(peers: Registry, node: PeerId, presence: Presence) -> str:
-    held = peers.catalog.held.get(node)
-    who = f"node {node}" + (f" ({held.record.name})" if held and held.record.name else "")
+    signed = peers.catalog.held.get(node)
+    label = f"node {node}" + (f" ({signed.record.name})" if signed and signed.record.name else "")
     if presence is Presence.LEFT:
-        return f"{who} has left"
+        return f"{label} has left"
     if presence is Presence.LOST:
-        pulse = peers.health_of(node)
-        return f"lost {who}: {REASONS[pulse.why]}" if pulse else f"lost {who}"
-    count = len(held.record.services) if held else 0
-    return f"{who} joined, with {count} model{'' if count == 1 else 's'}"
+        health = peers.health_of(node)
+        return f"lost {label}: {REASONS[health.why]}" if health else f"lost {label}"
+    count = len(signed.record.services) if signed else 0
+    return f"{label} joined, with {count} model{'' if count == 1 else 's'}"
 
 
 class OtherNodes(Protocol):
@@ -159,16 +164,16 @@ def follow_links(
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
             now = others.presence(node)
-            held = others.catalog.held.get(node)
-            if held is None:
+            signed = others.catalog.held.get(node)
+            if signed is None:
                 runs.pop(node, None)
-            elif runs.get(node) != (run := held.record.version.epoch):
+            elif runs.get(node) != (run := signed.record.version.epoch):
                 runs[node] = run
                 links.drop_connections(node)
             if now in _AWAY:
                 away.add(node)
             if now is Presence.LOST:
-                links.give_up(node)
+                links.end_waits(node)
             elif now is Presence.UNREACHABLE:
                 links.recheck_address(node)
             elif now is Presence.ALIVE and node in away:
@@ -197,23 +202,23 @@ def follow_revoked(keys: KeyRing, others: OtherNodes) -> Callable[[Iterable[Peer
 
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
-            if (held := others.catalog.held.get(node)) and (revoked := held.record.revoked):
-                keys.hear(node, revoked)
+            if (signed := others.catalog.held.get(node)) and (revoked := signed.record.revoked):
+                keys.take_revocations(node, revoked)
 
     return changed
 
 
 async def announce_revocations(keys: KeyRing, registry: Registry) -> None:
     """Tell other nodes which grants of this node are revoked, until cancelled."""
-    seen, ends = None, math.inf
+    table, ends = None, math.inf
     while True:
         # Every change replaces the table by another object.
-        if keys.table is not seen or keys.now() >= ends:
-            seen, revoked = keys.table, keys.revocations()
-            ends = min((one.expires for one in revoked), default=math.inf)
-            if revoked != registry.own.revoked:
+        if keys.table is not table or keys.now() >= ends:
+            table, revoked = keys.table, keys.revocations()
+            ends = min((revocation.expires for revocation in revoked), default=math.inf)
+            if revoked != registry.own_record.revoked:
                 try:
-                    await registry.take_back(revoked)
+                    await registry.publish_revocations(revoked)
                 except LimitReached as error:
                     log.error("other sites do not learn of revoked grants: %s", error)  # noqa: TRY400  (a sentence for the operator)
         await asyncio.sleep(_REVOKED_PERIOD)

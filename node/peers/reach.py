@@ -60,7 +60,7 @@ def reach_of(mesh: Iterable[str], *, link: HostPort, certificate: bytes) -> Reac
     addresses = tuple(dict.fromkeys(mesh))
     hosts = [link.host]
     if link.host in _EVERYWHERE:
-        own = (address for address in addresses if "/p2p-circuit" not in address)
-        hosts = [host for host in map(host_of, own) if host]
+        direct = (address for address in addresses if "/p2p-circuit" not in address)
+        hosts = [host for host in map(host_of, direct) if host]
     links = tuple(dict.fromkeys(str(HostPort(host, link.port)) for host in hosts))
     return Reach(mesh=addresses, links=links, certificate=certificate)

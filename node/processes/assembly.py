@@ -102,16 +102,16 @@ class HelperParts:
                 self.identity.peer,
                 now=time.monotonic,
                 wall=time.time,
-                chance=random.random,
+                random=random.random,
             ),
         )
 
-    def learn(self, word: KeysHeld | QuotaStandings) -> None:
+    def take_over(self, message: KeysHeld | QuotaStandings) -> None:
         """Take over the keys, or the standings of their quotas."""
-        if isinstance(word, KeysHeld):
-            self.keys.table = KeyTable(word.keys, word.rules)
+        if isinstance(message, KeysHeld):
+            self.keys.table = KeyTable(message.keys, message.rules)
             return
-        for standing in word.standings:
+        for standing in message.standings:
             self.quotas.learn(standing)
 
     def load_of(self, worker: Worker) -> Load:
@@ -119,7 +119,7 @@ class HelperParts:
         load = self.router.load_of(worker)
         return replace(load, in_flight=load.in_flight + self.beside.get(worker.service, 0))
 
-    def report(self, number: int) -> LoadReport:
+    def load_report(self, number: int) -> LoadReport:
         """Return the state of this process, without its borrowed slots, which the lender counts."""
         now = time.monotonic()
         return LoadReport(
@@ -133,7 +133,7 @@ class HelperParts:
 
     def _loads(self) -> Iterable[tuple[Service, Load]]:
         borrowed = self.router.borrowed_slots()
-        for service, load in self.router.busy().items():
+        for service, load in self.router.busy_loads().items():
             yield service, replace(load, in_flight=load.in_flight - borrowed.get(service, 0))
 
 
@@ -175,7 +175,7 @@ class HelperWorld:
 
     def is_silent(self, node: PeerId) -> bool:
         """Return whether a node left the first process's probe unanswered."""
-        return self.view.silent(node)
+        return self.view.is_silent(node)
 
     def request_probe(self, node: PeerId) -> None:
         """Ask the first process to probe a node."""
@@ -208,11 +208,11 @@ class HelperPeers:
         """Ask the first process to open a pipe."""
         return await borrow_pipe(self.doors, peer)
 
-    async def relayed(self, peer: PeerId) -> bool:
+    async def connects_through_relay(self, peer: PeerId) -> bool:
         """Ask the first process to connect to a peer, and return whether that is through a relay."""
-        return await self.slots.relayed(peer)
+        return await self.slots.connects_through_relay(peer)
 
-    def cut_off(self, peer: PeerId) -> bool:
+    def is_cut_off(self, peer: PeerId) -> bool:
         """Return whether a peer is alive, but not reachable from the first process."""
         return self.view.presence(peer) is Presence.UNREACHABLE
 
@@ -238,8 +238,8 @@ def assemble(welcome: Hello, doors: DescriptorSender, first: Sender[ToFirst]) ->
         policies.load(settings.router.policy),
         settings.router,
         time.monotonic,
-        chance=random.random,
-        crew=links.crew,
+        random=random.random,
+        tasks=links.crew,
         lingering=links.lingering,
         questions=ReplicaQuestions(links, time.monotonic),
         lender=slots,
@@ -276,11 +276,11 @@ def assemble(welcome: Hello, doors: DescriptorSender, first: Sender[ToFirst]) ->
     )
 
 
-def _ssrf_guard(welcome: Hello, view: WorldView, own: PeerId) -> SsrfGuard:
+def _ssrf_guard(welcome: Hello, view: WorldView, own_peer: PeerId) -> SsrfGuard:
     settings = welcome.settings
 
     def ports() -> frozenset[int]:
-        reach = view.catalog.reach_of(own)
+        reach = view.catalog.reach_of(own_peer)
         mesh = (*settings.mesh.listen, *(reach.mesh if reach else ()))
         return own_ports((welcome.http, welcome.link), mesh)
 

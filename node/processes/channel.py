@@ -32,12 +32,12 @@ class Channel(asyncio.Protocol, Generic[Heard]):
         end.settimeout(0)
         await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
 
-    def tell(self, word: ToHelper | ToFirst) -> None:
+    def send(self, message: ToHelper | ToFirst) -> None:
         """Send a message; once the channel is closed, drop it."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.write(encode_frame(word))
+        transport.write(encode_frame(message))
         if transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
             log.error("another process of this node has stopped reading")
             transport.abort()
@@ -56,7 +56,7 @@ class Channel(asyncio.Protocol, Generic[Heard]):
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes, and pass on the messages."""
         try:
-            for frame in self._frames.cut(data):
+            for frame in self._frames.split(data):
                 self._take(self._read(frame))
         except Unreadable:
             log.exception("a process of this node sent an invalid message")

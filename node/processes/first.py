@@ -99,7 +99,7 @@ class Helpers:
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep a helper running at every post until `retire`."""
+        """Keep a helper running at every post until `stop_accepting`."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
                 group.create_task(self._keep_running(post))
@@ -113,53 +113,53 @@ class Helpers:
                 return
         log.warning("not all helper processes are ready; this process serves meanwhile")
 
-    async def register(self, workers: Workers) -> None:
+    async def send_workers(self, workers: Workers) -> None:
         """Send the workers to all helpers, and return when they have taken them in."""
         sessions = self._sessions()
         for session in sessions:
-            session.tell(WorkersHeld(tuple(workers)))
-        asked = (session.ask() for session in sessions)
+            session.send(WorkersHeld(tuple(workers)))
+        queries = (session.ask() for session in sessions)
         # A helper that does not answer is ended by its `_watch`.
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*queries, return_exceptions=True)
 
     def send_keys(self, table: KeyTable) -> None:
         """Send the keys to all helpers."""
         for session in self._sessions():
-            session.tell(KeysHeld(table.keys, table.rules))
+            session.send(KeysHeld(table.keys, table.rules))
 
-    def standings(self, standings: tuple[QuotaStanding, ...]) -> None:
+    def send_standings(self, standings: tuple[QuotaStanding, ...]) -> None:
         """Send the standings of keys' quotas to all helpers."""
         for session in self._sessions():
-            session.tell(QuotaStandings(standings))
+            session.send(QuotaStandings(standings))
 
-    def changed(self, nodes: Iterable[PeerId]) -> None:
+    def send_nodes(self, nodes: Iterable[PeerId]) -> None:
         """Send these nodes' presence and signed records to all helpers."""
         for each in nodes:
-            word = self._node_message(each)
+            message = self._node_message(each)
             for session in self._sessions():
-                session.tell(word)
+                session.send(message)
 
-    def heard(self, node_id: PeerId, loads: Mapping[Service, Load]) -> None:
+    def send_load(self, node_id: PeerId, loads: Mapping[Service, Load]) -> None:
         """Send the load that a node reports of its replicas to all helpers."""
-        word = LoadHeard(node_id, tuple(loads.items()))
+        message = LoadHeard(node_id, tuple(loads.items()))
         for session in self._sessions():
-            session.tell(word)
+            session.send(message)
 
-    def retire(self) -> None:
+    def stop_accepting(self) -> None:
         """Have helpers accept no more connections of callers; one that dies is not replaced."""
         self._leaving.set()
         for post in self._posts:
             post.http.close()
         for session in self._sessions():
-            session.leave(ends=False)
+            session.request_exit(ends=False)
 
-    async def leave(self) -> None:
+    async def stop(self) -> None:
         """End all helpers. This process alone serves connections from now on."""
-        self.retire()
+        self.stop_accepting()
         for post in self._posts:
             post.link.close()
         for session in self._sessions():
-            session.leave()
+            session.request_exit()
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_WITHIN):
                 await asyncio.gather(*(s.gone.wait() for s in self._sessions()))
@@ -195,7 +195,7 @@ class Helpers:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch(session))
                 relief = group.create_task(self._release_listeners(post, session))
-                await session.ended()
+                await session.wait_closed()
                 watch.cancel()
                 relief.cancel()
         finally:
@@ -211,8 +211,10 @@ class Helpers:
         try:
             await session.ask(within=STARTS_WITHIN)
             while True:
-                busy = self._aggregate.busy().items()
-                session.beside = {s: load.in_flight - session.requests_at(s) for s, load in busy}
+                busy = self._aggregate.busy_loads().items()
+                session.other_requests = {
+                    s: load.in_flight - session.requests_at(s) for s, load in busy
+                }
                 await session.ask()
                 await asyncio.sleep(PERIOD)
         except TimeoutError:
@@ -224,7 +226,7 @@ class Helpers:
     async def _release_listeners(self, post: HelperListeners, session: HelperSession) -> None:
         await session.ready.wait()
         for served, copy in post.copies:
-            served.off(copy)
+            served.stop_listening(copy)
         post.copies.clear()
 
     async def _serve_meanwhile(self, post: HelperListeners) -> None:
@@ -237,27 +239,27 @@ class Helpers:
             post.copies.append((served, copy))
 
     def _send_initial_state(self, session: HelperSession) -> None:
-        session.tell(self._first_word)
-        session.tell(WorkersHeld(tuple(self._agent.workers)))
+        session.send(self._first_word)
+        session.send(WorkersHeld(tuple(self._agent.workers)))
         table = self._keys.table
-        session.tell(KeysHeld(table.keys, table.rules))
+        session.send(KeysHeld(table.keys, table.rules))
         registry = self._services.registry
-        for node_id, held in registry.catalog.held.items():
-            session.tell(NodeSeen(node_id, registry.presence(node_id), held.frame))
+        for node_id, signed in registry.catalog.held.items():
+            session.send(NodeSeen(node_id, registry.presence(node_id), signed.frame))
 
     def _node_message(self, node_id: PeerId) -> ToHelper:
         registry = self._services.registry
-        held = registry.catalog.held.get(node_id)
-        if held is None:
+        signed = registry.catalog.held.get(node_id)
+        if signed is None:
             self._sent_frames.pop(node_id, None)
             return NodeForgotten(node_id)
-        news = self._sent_frames.get(node_id) is not held.frame
-        self._sent_frames[node_id] = held.frame
-        return NodeSeen(node_id, registry.presence(node_id), held.frame if news else b"")
+        news = self._sent_frames.get(node_id) is not signed.frame
+        self._sent_frames[node_id] = signed.frame
+        return NodeSeen(node_id, registry.presence(node_id), signed.frame if news else b"")
 
 
 def helpers_of(
-    given: NodeInputs,
+    inputs: NodeInputs,
     parts: NodeParts,
     context: Context,
     posts: Iterable[tuple[socket.socket, socket.socket]],
@@ -266,11 +268,11 @@ def helpers_of(
 ) -> Helpers:
     """Create a node's helpers, each with its two listeners, and tell them of every change."""
     registry, listening, aggregate = parts.registry, context.listening, context.aggregate
-    forwarded = make_access(given, parts.keys, ForwardedAccess)
+    forwarded = make_access(inputs, parts.keys, ForwardedAccess)
     helpers = Helpers(
         [HelperListeners(http, link) for http, link in posts],
         first_word=Hello(
-            given.identity.seed, given.settings, listening.http, listening.link, given.grant
+            inputs.identity.seed, inputs.settings, listening.http, listening.link, inputs.grant
         ),
         services=HelperServices(
             registry=registry,
@@ -287,12 +289,12 @@ def helpers_of(
         served=served,
         aggregate=aggregate,
     )
-    registry.on_change(helpers.changed)
-    registry.load.on_load(helpers.heard)
-    registry.load.measure(aggregate.busy)
-    parts.agent.on_change(helpers.register)
+    registry.on_change(helpers.send_nodes)
+    registry.load_exchange.on_load(helpers.send_load)
+    registry.load_exchange.set_source(aggregate.busy_loads)
+    parts.agent.on_change(helpers.send_workers)
     parts.keys.on_change(helpers.send_keys)
-    sync.on_standing(helpers.standings)
+    sync.on_standing(helpers.send_standings)
     return helpers
 
 
@@ -327,5 +329,5 @@ async def _wait_exit(process: Process) -> int:
 
 
 def _path() -> str:
-    own = str(Path(node.__file__).parent.parent)
-    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
+    root = str(Path(node.__file__).parent.parent)
+    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))

@@ -106,18 +106,18 @@ class DescriptorReceiver:
     def _receive(self) -> None:
         with suppress(BlockingIOError):
             for _ in range(_AT_ONCE):
-                said, descriptors, _flags, _address = socket.recv_fds(self._end, 1, 1)
-                if not said:
+                data, descriptors, _flags, _address = socket.recv_fds(self._end, 1, 1)
+                if not data:
                     # The helper is gone; its channel closes as well.
                     asyncio.get_running_loop().remove_reader(self._end.fileno())
                     return
                 for descriptor in descriptors:
-                    self._pass_on(said, socket.socket(fileno=descriptor))
+                    self._pass_on(data, socket.socket(fileno=descriptor))
 
-    def _pass_on(self, said: bytes, connection: socket.socket) -> None:
+    def _pass_on(self, data: bytes, connection: socket.socket) -> None:
         connection.settimeout(0)
         try:
-            door = ConnectionUse(said)
+            door = ConnectionUse(data)
         except ValueError:
             connection.close()
         else:
@@ -228,7 +228,7 @@ _NOT_SHOWN = _OF_A_CONNECTION | {
 class ForwardedAccess(Access):
     """Access control of the requests that helpers forward."""
 
-    def local(self, request: web.Request) -> bool:
+    def is_own_user(self, request: web.Request) -> bool:
         """Whether the caller is a process of the node's own user."""
         return request.headers.get(CALLER) == _HERE
 
@@ -249,7 +249,11 @@ def routes(first: ConnectionPool, access: Access, settings: Settings) -> list[we
             rate=settings.web.min_body_rate,
         )
         caller = (
-            _HERE if access.local(http) else _NEAR if access.is_local_person(http) else _ELSEWHERE
+            _HERE
+            if access.is_own_user(http)
+            else _NEAR
+            if access.is_local_person(http)
+            else _ELSEWHERE
         )
         try:
             async with asyncio.timeout(limits.total_timeout):

@@ -112,10 +112,10 @@ class _Helper:
                     beside["certificate"] = self._certificate.follow
                 work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
                 memory.configure_collector()
-                self._channel.tell(Ready())
+                self._channel.send(Ready())
                 await self._must_stop_accepting.wait()
                 _, public = self._served
-                await public.retire()
+                await public.stop_accepting()
                 await self._must_exit.wait()
                 for task in work:
                     task.cancel()
@@ -130,17 +130,17 @@ class _Helper:
     def _report_usage(self) -> None:
         if self._parts is None:
             return
-        if spent := tuple(self._parts.quotas.spent()):
-            self._channel.tell(QuotaSpent(spent))
+        if spendings := tuple(self._parts.quotas.spent()):
+            self._channel.send(QuotaSpent(spendings))
         if rows := self._parts.usage.take():
-            self._channel.tell(UsageCounted(rows))
+            self._channel.send(UsageCounted(rows))
         if receipts := self._parts.receipts.take():
-            self._channel.tell(ReceiptsMade(receipts))
+            self._channel.send(ReceiptsMade(receipts))
         metrics = self._parts.metrics
         refused = metrics.recent.take_refused()
         measured = metrics.measurements.take() if metrics.measurements is not None else ()
         if refused or measured:
-            self._channel.tell(RequestsObserved(refused, measured))
+            self._channel.send(RequestsObserved(refused, measured))
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()
@@ -156,47 +156,47 @@ class _Helper:
         closing.push_async_callback(parts.links.close)
         settings, serving = parts.settings, parts.serving()
         tls = server_context(parts.identity)
-        most = TRUSTED_PER_NODE * settings.registry.max_nodes
-        parts.listeners.append(trust_known_nodes(tls, parts.view, at_most=most))
+        limit = TRUSTED_PER_NODE * settings.registry.max_nodes
+        parts.listeners.append(trust_known_nodes(tls, parts.view, at_most=limit))
         limits, counts = settings.web, parts.metrics.connections
         first = ConnectionPool(self._doors.dial(), settings.router)
         app = link_app(serving, parts.view, parts.keys, forward.link_routes(first, settings))
         link = await serve(app, self._ends.link, closing, limits, counts, tls=tls)
-        rest = forward.routes(first, parts.access, settings)
+        forwarded = forward.routes(first, parts.access, settings)
         public = application(
-            [*model_routes(serving), *rest], parts.access.admit, leaving=parts.view.draining
+            [*model_routes(serving), *forwarded], parts.access.admit, leaving=parts.view.draining
         )
         self._certificate = configured_certificate(settings)
         shown = self._certificate
         http = await serve(public, self._ends.http, closing, limits, counts, certificate=shown)
         self._served = (link, http)
 
-    def _handle_message(self, word: ToHelper) -> None:
-        if isinstance(word, Hello):
-            logs.configure_as(word.settings.node)
-            self._parts = assemble(word, self._doors, self._channel)
+    def _handle_message(self, message: ToHelper) -> None:
+        if isinstance(message, Hello):
+            logs.configure_as(message.settings.node)
+            self._parts = assemble(message, self._doors, self._channel)
         elif self._parts is not None:
-            self._apply_message(self._parts, word)
+            self._apply_message(self._parts, message)
 
-    def _apply_message(self, parts: HelperParts, word: ToHelper) -> None:
-        match word:
+    def _apply_message(self, parts: HelperParts, message: ToHelper) -> None:
+        match message:
             case WorkersHeld() | NodeSeen() | NodeForgotten() | NodeSilent():
-                if changed := parts.view.take(word):
+                if changed := parts.view.apply(message):
                     for listener in parts.listeners:
                         listener(changed)
             case KeysHeld() | QuotaStandings():
-                parts.learn(word)
+                parts.take_over(message)
             case LoadHeard(node, loads):
-                parts.router.hear(node, dict(loads))
+                parts.router.record_loads(node, dict(loads))
             case SlotGranted() | SlotRefused() | Relayed():
-                parts.slots.hear(word)
+                parts.slots.handle(message)
             case StateAsked(number, beside):
                 # This message comes after the whole initial state.
                 self._has_initial_state.set()
                 parts.beside.clear()
                 parts.beside.update(beside)
-                self._channel.tell(parts.report(number))
+                self._channel.send(parts.load_report(number))
             case LinesAsked(number, since):
-                self._channel.tell(LinesTold(number, logs.recent().since(since)))
+                self._channel.send(LinesTold(number, logs.recent().since(since)))
             case Leave(ends):
                 (self._must_exit if ends else self._must_stop_accepting).set()

@@ -37,7 +37,7 @@ Message_contra = TypeVar("Message_contra", contravariant=True)
 class Sender(Protocol[Message_contra]):
     """Way to the process at the other end."""
 
-    def tell(self, word: Message_contra, /) -> None:
+    def send(self, message: Message_contra, /) -> None:
         """Send a message; once the other end is gone, drop it."""
 
 
@@ -339,10 +339,10 @@ _TO_HELPER = {kind.__name__.encode(): _ADAPTERS[kind] for kind in ToHelper.__arg
 _TO_FIRST = {kind.__name__.encode(): _ADAPTERS[kind] for kind in ToFirst.__args__}
 
 
-def encode_frame(word: ToHelper | ToFirst) -> bytes:
+def encode_frame(message: ToHelper | ToFirst) -> bytes:
     """Encode a message as a frame: its type, a space, and its fields in JSON; raise `Unreadable` if it is too long."""
-    kind = type(word)
-    body = b"%b %b" % (kind.__name__.encode(), _ADAPTERS[kind].dump_json(word))
+    kind = type(message)
+    body = b"%b %b" % (kind.__name__.encode(), _ADAPTERS[kind].dump_json(message))
     if len(body) > MAX_FRAME_BYTES:
         raise Unreadable(f"a frame of {len(body)} bytes is too long")
     return _LENGTH.pack(len(body)) + body
@@ -372,11 +372,11 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def cut(self, data: bytes) -> list[bytes]:
+    def split(self, data: bytes) -> list[bytes]:
         """Add bytes and return the complete frames; raise `Unreadable` for one that is too long."""
         buffer = self._buffer
         buffer += data
-        found, start = list[bytes](), 0
+        frames, start = list[bytes](), 0
         while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
             if length > MAX_FRAME_BYTES:
@@ -384,7 +384,7 @@ class Frames:
             end = start + _LENGTH.size + length
             if len(buffer) < end:
                 break
-            found.append(bytes(buffer[start + _LENGTH.size : end]))
+            frames.append(bytes(buffer[start + _LENGTH.size : end]))
             start = end
         del buffer[:start]
-        return found
+        return frames

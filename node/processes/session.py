@@ -60,24 +60,26 @@ MAX_WAITING = 100_000
 class HelperSlots:
     """The slots of one helper, and its requests that wait for one."""
 
-    def __init__(self, lending: LentSlots, crew: BackgroundTasks, helper: Sender[ToHelper]) -> None:
-        """`crew` is dismissed before `end` is called."""
+    def __init__(
+        self, lending: LentSlots, tasks: BackgroundTasks, helper: Sender[ToHelper]
+    ) -> None:
+        """`tasks` is dismissed before `end` is called."""
         self._lending = lending
-        self._crew = crew
+        self._crew = tasks
         self._helper = helper
         self._waiting: dict[int, asyncio.Task[None]] = {}
         self._lent: Counter[Service] = Counter()
 
-    def hear(self, word: SlotAsked | SlotCancelled | SlotFreed | SlotUsed) -> None:
+    def handle(self, message: SlotAsked | SlotCancelled | SlotFreed | SlotUsed) -> None:
         """Handle a message of the helper."""
-        match word:
+        match message:
             case SlotAsked(number, services, waiting=False, background=background):
                 self._grant(number, self._lending.lend(services, background=background))
             case SlotAsked():
-                self._queue(word)
+                self._queue(message)
             case SlotCancelled(number):
-                if (turn := self._waiting.get(number)) is not None:
-                    turn.cancel()
+                if (task := self._waiting.get(number)) is not None:
+                    task.cancel()
             case SlotFreed(service):
                 # Only a slot that was lent can be given back.
                 if self._lent[service] > 0:
@@ -99,35 +101,35 @@ class HelperSlots:
     def _grant(self, number: int, service: Service | None) -> None:
         if service is not None:
             self._lent[service] += 1
-        self._helper.tell(SlotGranted(number, service))
+        self._helper.send(SlotGranted(number, service))
 
-    def _queue(self, word: SlotAsked) -> None:
+    def _queue(self, message: SlotAsked) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            self._helper.tell(SlotRefused(word.number, "too many requests wait", 1.0))
+            self._helper.send(SlotRefused(message.number, "too many requests wait", 1.0))
             return
-        turn = self._waiting[word.number] = self._crew.spawn(self._wait_for_slot(word))
-        turn.add_done_callback(lambda _: self._waiting.pop(word.number, None))
+        task = self._waiting[message.number] = self._crew.spawn(self._wait_for_slot(message))
+        task.add_done_callback(lambda _: self._waiting.pop(message.number, None))
 
-    async def _wait_for_slot(self, word: SlotAsked) -> None:
+    async def _wait_for_slot(self, message: SlotAsked) -> None:
         request = Request(
             id="",
             kind=Kind.CHAT,
-            model=word.model,
+            model=message.model,
             body=b"",
             content_type="",
-            caller=word.caller,
-            waits=word.waits,
-            patience=word.patience,
-            background=word.background,
+            caller=message.caller,
+            waits=message.waits,
+            patience=message.patience,
+            background=message.background,
         )
         try:
-            service = await self._lending.turn(request, word.services)
+            service = await self._lending.wait_for_slot(request, message.services)
         except NoCapacity as error:
-            self._helper.tell(SlotRefused(word.number, str(error), error.retry_after))
+            self._helper.send(SlotRefused(message.number, str(error), error.retry_after))
         except NobodyServes as error:
-            self._helper.tell(SlotRefused(word.number, str(error), None))
+            self._helper.send(SlotRefused(message.number, str(error), None))
         else:
-            self._grant(word.number, service)
+            self._grant(message.number, service)
 
 
 log = logging.getLogger("modelvine.processes")
@@ -150,11 +152,11 @@ class HelperServices:
     control: Listener
     """Answers the requests that helpers pass on."""
 
-    def hear(self, word: QuotaSpent | UsageCounted | ReceiptsMade | RequestsObserved) -> None:
+    def handle(self, message: QuotaSpent | UsageCounted | ReceiptsMade | RequestsObserved) -> None:
         """Add the spending, usage, receipts, refusals or measurements of a helper's requests."""
-        match word:
-            case QuotaSpent(spent):
-                self.quotas.hear(spent)
+        match message:
+            case QuotaSpent(spendings):
+                self.quotas.hear(spendings)
             case UsageCounted(rows):
                 for row in rows:
                     self.usage.add(row)
@@ -181,7 +183,7 @@ class HelperSession:
         self._receiver: DescriptorReceiver | None = None
         self.ready = asyncio.Event()
         self.gone = asyncio.Event()
-        self.beside: Mapping[Service, int] = {}
+        self.other_requests: Mapping[Service, int] = {}
         """Requests of other processes in flight at each worker."""
         self.state = LoadReport(0, 0, (), Counts(), 0.0, 0.0)
 
@@ -190,7 +192,7 @@ class HelperSession:
         await self._channel.open(end)
         self._receiver = DescriptorReceiver(doors, self._accept_connection)
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the helper is gone, and take back its slots."""
         await self._channel.closed.wait()
         await self.end()
@@ -201,15 +203,15 @@ class HelperSession:
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
-        for asked in self._pending.values():
-            if not asked.done():
-                asked.set_exception(ConnectionResetError("a helper has ended"))
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(ConnectionResetError("a helper has ended"))
         await self._crew.cancel_all()
         self._slots.end()
 
-    def tell(self, word: ToHelper) -> None:
+    def send(self, message: ToHelper) -> None:
         """Send a message to the helper."""
-        self._channel.tell(word)
+        self._channel.send(message)
 
     async def ask(self, *, within: float = FROZEN) -> LoadReport:
         """Query the helper's state, once it has taken in all earlier messages.
@@ -217,7 +219,7 @@ class HelperSession:
         Raise `TimeoutError` if it does not answer `within` so many seconds, and `ConnectionError` if it has ended.
         """
         number = next(self._numbers)
-        question = StateAsked(number, tuple(self.beside.items()))
+        question = StateAsked(number, tuple(self.other_requests.items()))
         return cast("LoadReport", await self._query(question, within=within))
 
     async def lines_since(self, time: float) -> tuple[LogLine, ...]:
@@ -227,64 +229,64 @@ class HelperSession:
 
     def requests_at(self, service: Service) -> int:
         """Return the known number of this helper's requests at a worker."""
-        said = (load.in_flight for s, load in self.state.loads if s == service)
-        return self._slots.lent_count(service) + sum(said)
+        in_flight = (load.in_flight for s, load in self.state.loads if s == service)
+        return self._slots.lent_count(service) + sum(in_flight)
 
-    def leave(self, *, ends: bool = True) -> None:
+    def request_exit(self, *, ends: bool = True) -> None:
         """Tell the helper to end, or only to accept no more connections of callers."""
-        self.tell(Leave(ends))
+        self.send(Leave(ends))
 
     async def _query(self, question: StateAsked | LinesAsked, *, within: float) -> object:
         if self._channel.closed.is_set():
             raise ConnectionResetError("a helper has ended")
-        asked = self._pending[question.number] = asyncio.get_running_loop().create_future()
-        self.tell(question)
+        future = self._pending[question.number] = asyncio.get_running_loop().create_future()
+        self.send(question)
         try:
             async with asyncio.timeout(within):
-                return await asked
+                return await future
         finally:
             del self._pending[question.number]
 
     def _resolve(self, number: int, answer: object) -> None:
-        asked = self._pending.get(number)
-        if asked is not None and not asked.done():
-            asked.set_result(answer)
+        future = self._pending.get(number)
+        if future is not None and not future.done():
+            future.set_result(answer)
 
-    def _handle_message(self, word: ToFirst) -> None:
-        match word:
+    def _handle_message(self, message: ToFirst) -> None:
+        match message:
             case SlotAsked() | SlotCancelled() | SlotFreed() | SlotUsed():
-                self._slots.hear(word)
+                self._slots.handle(message)
             case LoadReport():
-                self.state = word
-                self._resolve(word.number, word)
+                self.state = message
+                self._resolve(message.number, message)
             case LinesTold(number, lines):
                 self._resolve(number, lines)
             case QuotaSpent() | UsageCounted() | ReceiptsMade() | RequestsObserved():
-                self._services.hear(word)
+                self._services.handle(message)
             case EvidenceShown() | RecordStale() | ProbeAsked():
-                self._handle_evidence(word)
+                self._handle_evidence(message)
             case ReachAsked(number, node):
                 self._crew.spawn(self._reach(number, node))
             case Ready():
                 self.ready.set()
 
-    def _handle_evidence(self, word: EvidenceShown | RecordStale | ProbeAsked) -> None:
+    def _handle_evidence(self, message: EvidenceShown | RecordStale | ProbeAsked) -> None:
         registry = self._services.registry
-        match word:
+        match message:
             case EvidenceShown(node, evidence):
                 registry.observe(node, evidence)
             case RecordStale(node):
-                registry.refresh(node)
+                registry.refresh_record(node)
             case ProbeAsked(node):
-                registry.look(node)
-                self.tell(NodeSilent(node, registry.silent(node)))
+                registry.request_probe(node)
+                self.send(NodeSilent(node, registry.is_silent(node)))
 
     async def _reach(self, number: int, node: PeerId) -> None:
-        self.tell(Relayed(number, await self._services.peers.relayed(node)))
+        self.send(Relayed(number, await self._services.peers.connects_through_relay(node)))
 
     def _accept_connection(self, door: ConnectionUse, connection: socket.socket) -> None:
         match door:
             case ConnectionUse.HTTP:
-                self._crew.spawn(self._services.control.take(connection))
+                self._crew.spawn(self._services.control.serve_connection(connection))
             case ConnectionUse.PIPE:
                 self._crew.spawn(lend_pipe(connection, self._services.peers))

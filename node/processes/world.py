@@ -51,28 +51,28 @@ MAX_NODES = 10_000
 class EvidenceReporter:
     """Reporter of what attempts show about other nodes, to the first process."""
 
-    def __init__(self, own: PeerId, first: Sender[ToFirst], now: Clock) -> None:
-        self.own = own
+    def __init__(self, own_peer: PeerId, first: Sender[ToFirst], now: Clock) -> None:
+        self.own = own_peer
         self._first = first
         self._now = now
         self._answered_at: dict[PeerId, float] = {}
 
     def observe(self, outcome: Outcome) -> None:
         """Report what an attempt's outcome shows, if it is news."""
-        node, shown = outcome.candidate.node, outcome.shows
-        if outcome.stale:
-            self._first.tell(RecordStale(node))
-        if node == self.own or shown is None:
+        node, evidence = outcome.candidate.node, outcome.evidence
+        if outcome.is_stale:
+            self._first.send(RecordStale(node))
+        if node == self.own or evidence is None:
             return
-        if shown is Evidence.FAILED:
+        if evidence is Evidence.FAILED:
             self._answered_at.pop(node, None)
-            self._first.tell(EvidenceShown(node, shown))
+            self._first.send(EvidenceShown(node, evidence))
         else:
             self._alive(node)
 
     def request_probe(self, node: PeerId) -> None:
         """Ask for a probe of a node."""
-        self._first.tell(ProbeAsked(node))
+        self._first.send(ProbeAsked(node))
 
     def _alive(self, node: PeerId) -> None:
         now = self._now()
@@ -82,7 +82,7 @@ class EvidenceReporter:
         if len(self._answered_at) >= MAX_NODES:
             self._answered_at.clear()
         self._answered_at[node] = now
-        self._first.tell(EvidenceShown(node, Evidence.ANSWERED))
+        self._first.send(EvidenceShown(node, Evidence.ANSWERED))
 
 
 Answer = SlotGranted | SlotRefused | Relayed
@@ -96,15 +96,15 @@ class SlotClient:
         self._numbers = count(1)
         self._pending: dict[int, asyncio.Future[Answer]] = {}
 
-    async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
+    async def take_slot(self, request: Request, services: Sequence[Service]) -> Service | None:
         """Take a slot for a request at the first of these workers that has one free; return `None` if none has."""
         number = next(self._numbers)
-        asked = SlotAsked(number, tuple(services), background=request.background)
-        return _service(await self._query(asked))
+        question = SlotAsked(number, tuple(services), background=request.background)
+        return _service(await self._query(question))
 
-    async def turn(self, request: Request, services: Sequence[Service]) -> Service:
+    async def wait_for_slot(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a request gets a slot of one of these workers; raise `NoCapacity` or `NobodyServes`."""
-        asked = SlotAsked(
+        question = SlotAsked(
             next(self._numbers),
             tuple(services),
             waiting=True,
@@ -114,44 +114,44 @@ class SlotClient:
             patience=request.patience,
             background=request.background,
         )
-        service = _service(await self._query(asked))
+        service = _service(await self._query(question))
         if service is None:
             raise NobodyServes(f"{display_name(request.model)} was unregistered")
         return service
 
     def give_back(self, service: Service) -> None:
         """Give a slot back."""
-        self._first.tell(SlotFreed(service))
+        self._first.send(SlotFreed(service))
 
     def record_slot_time(self, model: str, seconds: float) -> None:
         """Report how long a request for a model held its slot."""
-        self._first.tell(SlotUsed(model, seconds))
+        self._first.send(SlotUsed(model, seconds))
 
-    async def relayed(self, peer: PeerId) -> bool:
+    async def connects_through_relay(self, peer: PeerId) -> bool:
         """Ask the first process to connect to a peer, and return whether that is through a relay."""
         answer = await self._query(ReachAsked(next(self._numbers), peer))
         return isinstance(answer, Relayed) and answer.relayed
 
-    def hear(self, answer: Answer) -> None:
+    def handle(self, answer: Answer) -> None:
         """Handle an answer. A slot for a request that was cancelled is given back."""
-        asked = self._pending.pop(answer.number, None)
-        if asked is None or asked.done():
+        future = self._pending.pop(answer.number, None)
+        if future is None or future.done():
             self._return_unwanted(answer)
         else:
-            asked.set_result(answer)
+            future.set_result(answer)
 
     async def _query(self, question: SlotAsked | ReachAsked) -> Answer:
-        asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._pending[question.number] = asked
-        self._first.tell(question)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._pending[question.number] = future
+        self._first.send(question)
         try:
-            return await asked
+            return await future
         except asyncio.CancelledError:
-            if asked.done() and not asked.cancelled():
+            if future.done() and not future.cancelled():
                 # The answer came at the moment of the cancellation.
-                self._return_unwanted(asked.result())
+                self._return_unwanted(future.result())
             elif isinstance(question, SlotAsked):
-                self._first.tell(SlotCancelled(question.number))
+                self._first.send(SlotCancelled(question.number))
             raise
         finally:
             self._pending.pop(question.number, None)
@@ -166,10 +166,10 @@ def _service(answer: Answer) -> Service | None:
     match answer:
         case SlotGranted(service=service):
             return service
-        case SlotRefused(why=why, retry_after=None):
-            raise NobodyServes(why)
-        case SlotRefused(why=why, retry_after=float(seconds)):
-            raise NoCapacity(why, retry_after=seconds)
+        case SlotRefused(why=reason, retry_after=None):
+            raise NobodyServes(reason)
+        case SlotRefused(why=reason, retry_after=float(seconds)):
+            raise NoCapacity(reason, retry_after=seconds)
         case _:
             return None
 
@@ -177,17 +177,19 @@ def _service(answer: Answer) -> Service | None:
 class WorldView:
     """The newest state, for a router to read."""
 
-    def __init__(self, own: PeerId, settings: RegistrySettings) -> None:
+    def __init__(self, own_peer: PeerId, settings: RegistrySettings) -> None:
         self.catalog = Catalog()
         self.workers = Workers()
-        self._own = own
-        self._access = access_list_of(own, allow=settings.allow, deny=settings.deny)
+        self._own = own_peer
+        self._access = access_list_of(own_peer, allow=settings.allow, deny=settings.deny)
         self._presence: dict[PeerId, Presence] = {}
         self._silent: set[PeerId] = set()
 
-    def take(self, word: WorkersHeld | NodeSeen | NodeForgotten | NodeSilent) -> frozenset[PeerId]:
+    def apply(
+        self, message: WorkersHeld | NodeSeen | NodeForgotten | NodeSilent
+    ) -> frozenset[PeerId]:
         """Handle a message of the first process; return the nodes whose record or presence it concerns. Raise `Unreadable`."""
-        match word:
+        match message:
             case WorkersHeld(workers):
                 self.workers = Workers.of(workers)
             case NodeSilent(node, silent):
@@ -208,7 +210,7 @@ class WorldView:
         """Return a node's presence, `LOST` for an unknown node."""
         return self._presence.get(node, Presence.LOST)
 
-    def silent(self, node: PeerId) -> bool:
+    def is_silent(self, node: PeerId) -> bool:
         """Return whether a node left the last reported probe unanswered."""
         return node in self._silent
 
@@ -218,15 +220,15 @@ class WorldView:
 
     def draining(self) -> bool:
         """Return whether this node takes no new requests."""
-        held = self.catalog.held.get(self._own)
-        return held is not None and held.record.standing is not Standing.SERVING
+        signed = self.catalog.held.get(self._own)
+        return signed is not None and signed.record.standing is not Standing.SERVING
 
 
 def _record(frame: bytes) -> Signed:
     try:
-        word = wire.decode(frame)
+        signed = wire.decode(frame)
     except InvalidFrame as error:
         raise Unreadable("the first process sent a record with a bad signature") from error
-    if not isinstance(word, Signed):
+    if not isinstance(signed, Signed):
         raise Unreadable("the first process sent an invalid record")
-    return word
+    return signed

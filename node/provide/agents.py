@@ -37,27 +37,27 @@ _TYPES = {
 }
 
 
-def chat_of(asked: Fields) -> bytes:
+def chat_of(fields: Fields) -> bytes:
     """Return the chat request for a turn; raise `BadRequest`, which names the field."""
-    agent, step = asked.get("agent"), asked.get("userStep")
+    agent, step = fields.get("agent"), fields.get("userStep")
     if not isinstance(agent, dict) or not isinstance(agent.get("model"), str):
         raise BadRequest("`agent` needs a `model`", param="agent")
     if not isinstance(step, dict):
         raise BadRequest("`userStep` is needed", param="userStep")
-    history = asked.get("turnHistory") or []
+    history = fields.get("turnHistory") or []
     if not isinstance(history, list) or len(history) > MAX_STEPS:
         raise BadRequest(f"`turnHistory` has at most {MAX_STEPS:,} steps", param="turnHistory")
-    said = [*_instructions(agent), *_messages([*history, step])]
-    body = body_of({"model": agent["model"], "messages": said}, streams=False)
+    messages = [*_instructions(agent), *_messages([*history, step])]
+    body = body_of({"model": agent["model"], "messages": messages}, streams=False)
     tools = agent.get("tools") or []
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise BadRequest(f"an agent has at most {MAX_TOOLS} tools", param="agent.tools")
     if tools:
-        body["tools"] = [_tool(tool, f"agent.tools[{at}]") for at, tool in enumerate(tools)]
+        body["tools"] = [_tool(tool, f"agent.tools[{index}]") for index, tool in enumerate(tools)]
     return orjson.dumps(body)
 
 
-def turn_of(asked: Fields, ids: tuple[str, str], began: str, ended: str, answer: Fields) -> Fields:
+def turn_of(fields: Fields, ids: tuple[str, str], began: str, ended: str, answer: Fields) -> Fields:
     """Return the turn made from a chat's answer; `ids` are those of the turn and of its new step."""
     match answer:
         case {"choices": [{"message": dict(message), **rest}, *_]} if isinstance(
@@ -65,29 +65,31 @@ def turn_of(asked: Fields, ids: tuple[str, str], began: str, ended: str, answer:
         ):
             reason = _REASONS.get(str(rest.get("finish_reason")), "stop")
             text = message.get("content")
-            said = [*_said(ids[1], text if isinstance(text, str) else "", calls, reason)]
+            messages = [*_said(ids[1], text if isinstance(text, str) else "", calls, reason)]
         case _:
-            return failed(asked, ids, began, ended, "the model's answer is not a chat")
+            return failed(fields, ids, began, ended, "the model's answer is not a chat")
     step = {
         "id": ids[1],
         "role": "assistant",
         "stepType": "tool_request" if calls else "assistant_response",
-        "messages": said,
+        "messages": messages,
         "timestamp": ended,
     }
     usage = answer.get("usage")
     more = {"metadata": {"usage": usage}} if isinstance(usage, dict) else {}
-    return _turn(asked, ids, began, ended, status="completed", steps=[step]) | more
+    return _turn(fields, ids, began, ended, status="completed", steps=[step]) | more
 
 
-def failed(asked: Fields, ids: tuple[str, str], began: str, ended: str, why: str) -> dict[str, Any]:
+def failed(
+    fields: Fields, ids: tuple[str, str], began: str, ended: str, reason: str
+) -> dict[str, Any]:
     """Return the turn of a chat that failed."""
-    made = _turn(asked, ids, began, ended, status="failed", steps=[])
-    return made | {"metadata": {"error": why}}
+    turn = _turn(fields, ids, began, ended, status="failed", steps=[])
+    return turn | {"metadata": {"error": reason}}
 
 
 def _turn(
-    asked: Fields,
+    fields: Fields,
     ids: tuple[str, str],
     began: str,
     ended: str,
@@ -97,7 +99,7 @@ def _turn(
 ) -> dict[str, Any]:
     return {
         "id": ids[0],
-        "steps": [{"id": f"{ids[1]}_asked", "timestamp": began, **asked["userStep"]}, *steps],
+        "steps": [{"id": f"{ids[1]}_asked", "timestamp": began, **fields["userStep"]}, *steps],
         "startTime": began,
         "endTime": ended,
         "status": status,
@@ -105,20 +107,20 @@ def _turn(
 
 
 def _instructions(agent: Fields) -> Iterator[dict[str, object]]:
-    named, about = agent.get("name"), agent.get("description")
-    told = [f"You are {named}."] if isinstance(named, str) and named else []
-    told += [about] if isinstance(about, str) and about else []
-    if told:
-        yield {"role": "system", "text": " ".join(told)}
+    name, about = agent.get("name"), agent.get("description")
+    sentences = [f"You are {name}."] if isinstance(name, str) and name else []
+    sentences += [about] if isinstance(about, str) and about else []
+    if sentences:
+        yield {"role": "system", "text": " ".join(sentences)}
 
 
 def _messages(steps: Sequence[object]) -> Iterator[object]:
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         match step:
             case {"messages": list(messages), **rest}:
                 pass
             case _:
-                raise BadRequest("a step has `messages`", param=f"turnHistory[{at}]")
+                raise BadRequest("a step has `messages`", param=f"turnHistory[{index}]")
         # An answer to a request for tools has the role `tool`, whatever role the caller gives.
         usual = "tool" if rest.get("stepType") == "tool_response" else rest.get("role", "user")
         for message in messages:
@@ -130,36 +132,40 @@ def _messages(steps: Sequence[object]) -> Iterator[object]:
                 yield {"role": usual, **message}
 
 
-def _tool(tool: object, where: str) -> dict[str, object]:
+def _tool(tool: object, param: str) -> dict[str, object]:
     match tool:
         case {"name": str(name), **rest}:
             pass
         case _:
-            raise BadRequest("a tool has a name", param=where)
+            raise BadRequest("a tool has a name", param=param)
     if rest.get("tool_type", "zeroshot") != "zeroshot":
         raise BadRequest(
             "this service runs no tools: only zeroshot tools are supported",
-            param=f"{where}.tool_type",
+            param=f"{param}.tool_type",
         )
-    given = rest.get("parameters") or []
-    if not isinstance(given, list):
-        raise BadRequest("the parameters of a tool are a list", param=f"{where}.parameters")
-    named = [*map(_parameter, given, range(1, len(given) + 1))]
-    schema = {"type": "object", "properties": dict(named), "required": [name for name, _ in named]}
+    listed = rest.get("parameters") or []
+    if not isinstance(listed, list):
+        raise BadRequest("the parameters of a tool are a list", param=f"{param}.parameters")
+    properties = [*map(_parameter, listed, range(1, len(listed) + 1))]
+    schema = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": [name for name, _ in properties],
+    }
     function: dict[str, object] = {"name": name, "parameters": schema}
     if isinstance(rest.get("description"), str):
         function["description"] = rest["description"]
     return {"type": "function", "function": function}
 
 
-def _parameter(given: object, number: int) -> tuple[str, dict[str, object]]:
-    said = given if isinstance(given, dict) else {}
-    name = said.get("name")
-    schema: dict[str, object] = {"type": _TYPES.get(str(said.get("type")), "string")}
+def _parameter(parameter: object, number: int) -> tuple[str, dict[str, object]]:
+    fields = parameter if isinstance(parameter, dict) else {}
+    name = fields.get("name")
+    schema: dict[str, object] = {"type": _TYPES.get(str(fields.get("type")), "string")}
     if schema["type"] == "array":
-        schema["items"] = {"type": _TYPES.get(str(said.get("itemType")), "string")}
-    if isinstance(said.get("description"), str):
-        schema["description"] = said["description"]
+        schema["items"] = {"type": _TYPES.get(str(fields.get("itemType")), "string")}
+    if isinstance(fields.get("description"), str):
+        schema["description"] = fields["description"]
     return (name if isinstance(name, str) and name else f"arg{number}"), schema
 
 
@@ -167,19 +173,19 @@ def _said(id_: str, text: str, calls: Sequence[object], reason: str) -> Iterator
     end = {"eot": reason != "max-length", "is_complete": True, "finish_reason": reason}
     if text or not calls:
         yield {"id": id_, "text": text, **end}
-    for at, call in enumerate(calls):
+    for index, call in enumerate(calls):
         match call:
             case {"function": {"name": str(name), "arguments": str(written)}}:
-                made = {"name": name, "arguments": [_arguments(written)]}
-                yield {"id": f"{id_}_{at}", "tool_call": made, **end}
+                tool_call = {"name": name, "arguments": [_arguments(written)]}
+                yield {"id": f"{id_}_{index}", "tool_call": tool_call, **end}
 
 
 def _arguments(written: str) -> object:
     try:
-        said = orjson.loads(written or "{}")
+        arguments = orjson.loads(written or "{}")
     except orjson.JSONDecodeError:
         return {"unparsed": written}
-    return said if isinstance(said, dict) else {"value": said}
+    return arguments if isinstance(arguments, dict) else {"value": arguments}
 
 
 _BUSY = frozenset({429, 503})
@@ -209,28 +215,28 @@ class AgentsProvider:
 
     async def execute(self, http: web.Request) -> web.Response:
         """Let a model generate the next step of a turn."""
-        asked = await object_of(http)
+        fields = await object_of(http)
         try:
-            chat = chat_of(asked)
+            chat = chat_of(fields)
         except BadRequest as bad:
             raise Fault(400, str(bad), param=bad.param) from bad
         ids, began = (new_id("turn_"), new_id("step_")), _now()
         async with self._at_one_time:
-            heard = await self._asker.post("/v1/chat/completions", chat)
-        if heard.status in _BUSY or 400 <= heard.status <= 499:
-            return passed(heard)
+            reply = await self._asker.post("/v1/chat/completions", chat)
+        if reply.status in _BUSY or 400 <= reply.status <= 499:
+            return passed(reply)
         try:
-            answer = orjson.loads(heard.body)
+            answer = orjson.loads(reply.body)
         except orjson.JSONDecodeError:
             answer = None
-        if heard.status != 200 or not isinstance(answer, dict):
-            why = f"no answer of the model: status {heard.status}"
-            return as_json(failed(asked, ids, began, _now(), why))
+        if reply.status != 200 or not isinstance(answer, dict):
+            reason = f"no answer of the model: status {reply.status}"
+            return as_json(failed(fields, ids, began, _now(), reason))
         try:
-            return as_json(turn_of(asked, ids, began, _now(), answer))
+            return as_json(turn_of(fields, ids, began, _now(), answer))
         except orjson.JSONEncodeError:
-            why = "the model's answer is nested too deeply"
-            return as_json(failed(asked, ids, began, _now(), why))
+            reason = "the model's answer is nested too deeply"
+            return as_json(failed(fields, ids, began, _now(), reason))
 
 
 def _now() -> str:

@@ -71,13 +71,13 @@ class Asker:
 
     async def slots(self, path: str, model: str) -> int:
         """Return how many concurrent requests all workers of a model accept, 0 if that is unknown for any of them."""
-        said = urlencode({"model": model, "kind": path.removeprefix("/v1/")})
+        query = urlencode({"model": model, "kind": path.removeprefix("/v1/")})
         try:
             async with asyncio.timeout(SLOTS_WITHIN):
-                heard = await self.get(f"/api/v1/route?{said}")
-            told = orjson.loads(heard.body)
-            full = (row for row in told["excluded"] if row["reason"] == Reason.FULL)
-            rows = [*told["candidates"], *full]
+                reply = await self.get(f"/api/v1/route?{query}")
+            route = orjson.loads(reply.body)
+            full = (row for row in route["excluded"] if row["reason"] == Reason.FULL)
+            rows = [*route["candidates"], *full]
             # A replica without a report yet counts as one slot; it reports its slots with its first answer.
             slots = [1 if row["load"] is None else int(row["load"]["slots"]) for row in rows]
         except (TimeoutError, ValueError, KeyError, TypeError):
@@ -105,12 +105,12 @@ class Asker:
             return NodeAnswer(0)
 
 
-async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Read a body; return an empty one if it is longer than `most`."""
+async def _at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Read a body; return an empty one if it is longer than `limit`."""
     pieces, size = [], 0
     async for piece in response.content.iter_any():
         pieces.append(piece)
         size += len(piece)
-        if size > most:
+        if size > limit:
             return b""
     return b"".join(pieces)

@@ -49,48 +49,48 @@ class Fault(web.HTTPException):
 async def object_of(http: web.Request) -> dict[str, Any]:
     """Return a request's JSON object; raise `Fault`."""
     try:
-        said = orjson.loads(await http.read())
+        fields = orjson.loads(await http.read())
         # What is nested deeply can be read, but not written again.
-        orjson.dumps(said)
+        orjson.dumps(fields)
     except orjson.JSONDecodeError as error:
         raise Fault(400, f"the body is not JSON: {error.msg}") from error
     except orjson.JSONEncodeError as error:
         raise Fault(400, "the body is nested too deeply") from error
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise Fault(400, "the body must be a JSON object")
-    return said
+    return fields
 
 
-async def take(field: BodyPartReader, part: Path, *, most: int) -> int:
-    """Write a form's file to `part`, and return its number of bytes; raise `Fault` if there are more than `most`."""
+async def take(field: BodyPartReader, part: Path, *, limit: int) -> int:
+    """Write a form's file to `part`, and return its number of bytes; raise `Fault` if there are more than `limit`."""
     size = 0
     with part.open("wb") as file:
         while chunk := await field.read_chunk(_CHUNK):
             size += len(chunk)
-            if size > most:
-                raise Fault(413, f"a file has at most {most:,} bytes here", param="file")
+            if size > limit:
+                raise Fault(413, f"a file has at most {limit:,} bytes here", param="file")
             await asyncio.to_thread(file.write, chunk)
         await asyncio.to_thread(sync, file.fileno())
     return size
 
 
-def name_of(said: object) -> str:
+def name_of(value: object) -> str:
     """Return the name of a file, without what no database stores: bytes that are not UTF-8, and NUL."""
-    return str(said or "file").encode(errors="replace").decode().replace("\0", "?")[:255]
+    return str(value or "file").encode(errors="replace").decode().replace("\0", "?")[:255]
 
 
-def require_purpose(said: object, purposes: Collection[str]) -> None:
+def require_purpose(purpose: object, purposes: Collection[str]) -> None:
     """Raise `Fault` unless a file's purpose is one of these."""
-    if not isinstance(said, str) or said not in purposes:
+    if not isinstance(purpose, str) or purpose not in purposes:
         raise Fault(400, f"`purpose` must be {' or '.join(sorted(purposes))}", param="purpose")
 
 
-def passed(heard: NodeAnswer) -> web.Response:
+def passed(reply: NodeAnswer) -> web.Response:
     """Return a node's answer as this provider's own; a missing answer becomes a 502."""
-    headers = {"retry-after": heard.after} if heard.after else {}
+    headers = {"retry-after": reply.after} if reply.after else {}
     kind = "application/json"
     return web.Response(
-        status=heard.status or 502, body=heard.body, content_type=kind, headers=headers
+        status=reply.status or 502, body=reply.body, content_type=kind, headers=headers
     )
 
 
@@ -111,9 +111,11 @@ def application(routes: Iterable[web.RouteDef], key: str) -> web.Application:
     async def admit(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        shown = request.headers.get("authorization", "")
+        authorization = request.headers.get("authorization", "")
         # A caller on this machine needs the key, too.
-        if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {key}".encode()):
+        if not hmac.compare_digest(
+            authorization.encode(errors="replace"), f"Bearer {key}".encode()
+        ):
             raise Fault(401, "only the node at which this service is registered may call it")
         try:
             return await handler(request)
@@ -147,17 +149,17 @@ def cut(http: web.Request, ids: list[str]) -> tuple[list[str], bool]:
     return ids[begin:end], end < len(ids)
 
 
-def page_of(http: web.Request, found: list[dict[str, Any]]) -> web.Response:
+def page_of(http: web.Request, rows: list[dict[str, Any]]) -> web.Response:
     """Return the requested page of a list whose entries have an `id`; raise `Fault`."""
-    ids, more = cut(http, [one["id"] for one in found])
+    ids, more = cut(http, [row["id"] for row in rows])
     page = set(ids)
-    return listed([one for one in found if one["id"] in page], more=more)
+    return listed([row for row in rows if row["id"] in page], more=more)
 
 
 def listed(data: Iterable[dict[str, Any]], *, more: bool) -> web.Response:
     """Return one page as OpenAI shows it."""
-    shown = list(data)
-    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+    rows = list(data)
+    first, last = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
     return as_json(
-        {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": more}
+        {"object": "list", "data": rows, "first_id": first, "last_id": last, "has_more": more}
     )

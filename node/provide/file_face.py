@@ -47,9 +47,9 @@ class Uploads:
 
     async def create(self, http: web.Request) -> web.Response:
         """Start an upload."""
-        asked = await object_of(http)
-        size = asked.get("bytes")
-        require_purpose(asked.get("purpose"), self._purposes)
+        fields = await object_of(http)
+        size = fields.get("bytes")
+        require_purpose(fields.get("purpose"), self._purposes)
         if not isinstance(size, int) or not 0 < size <= MAX_FILE_BYTES:
             raise Fault(400, f"`bytes` is a number up to {MAX_FILE_BYTES:,}", param="bytes")
         await self._files.require_room(size)
@@ -60,8 +60,8 @@ class Uploads:
             "bytes": size,
             "created_at": now,
             "expires_at": now + LASTS,
-            "filename": name_of(asked.get("filename")),
-            "purpose": asked["purpose"],
+            "filename": name_of(fields.get("filename")),
+            "purpose": fields["purpose"],
             "status": "pending",
         }
         await asyncio.to_thread(self._begin, id_, about)
@@ -80,7 +80,7 @@ class Uploads:
         try:
             async for field in await http.multipart():
                 if isinstance(field, BodyPartReader) and field.name == "data":
-                    size = await take(field, part, most=about["bytes"])
+                    size = await take(field, part, limit=about["bytes"])
             if size < 0:
                 raise Fault(400, "the form has no `data`", param="data")
             await asyncio.to_thread(part.replace, folder / id_)
@@ -89,23 +89,23 @@ class Uploads:
         finally:
             part.unlink(missing_ok=True)
         now = int(self._wall())
-        made = {"id": id_, "object": "upload.part", "created_at": now, "upload_id": about["id"]}
-        return as_json(made)
+        row = {"id": id_, "object": "upload.part", "created_at": now, "upload_id": about["id"]}
+        return as_json(row)
 
     async def complete(self, http: web.Request) -> web.Response:
         """Join the parts, in the requested order, into a file."""
         folder, about = await self._found(http)
         ids = (await object_of(http)).get("part_ids")
         parts = [folder / str(id_) for id_ in ids] if isinstance(ids, list) else []
-        known = set(folder.iterdir()) - {folder / _ABOUT}
-        if not parts or not known.issuperset(parts):
+        uploaded = set(folder.iterdir()) - {folder / _ABOUT}
+        if not parts or not uploaded.issuperset(parts):
             raise Fault(400, "`part_ids` names no parts of this upload", param="part_ids")
         if sum(part.stat().st_size for part in parts) != about["bytes"]:
             raise Fault(400, f"the parts do not have the announced {about['bytes']:,} bytes")
         id_, now = new_id("file-"), int(self._wall())
         await asyncio.to_thread(_join, parts, self._files.path(id_))
-        said = (id_, now, about["filename"], about["purpose"])
-        file = await self._files.run_in_thread(lambda: self._files.add(*said))
+        file_row = (id_, now, about["filename"], about["purpose"])
+        file = await self._files.run_in_thread(lambda: self._files.add(*file_row))
         await asyncio.to_thread(shutil.rmtree, folder)
         return as_json({**about, "status": "completed", "file": file})
 
@@ -117,9 +117,9 @@ class Uploads:
 
     def _begin(self, id_: str, about: dict[str, Any]) -> None:
         self._folder.mkdir(exist_ok=True)
-        there = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        old = [path for path in there if path.stat().st_mtime < self._wall() - LASTS]
-        for path in {*old, *there[: max(0, len(there) + 1 - MAX_OPEN)]}:
+        folders = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        old = [path for path in folders if path.stat().st_mtime < self._wall() - LASTS]
+        for path in {*old, *folders[: max(0, len(folders) + 1 - MAX_OPEN)]}:
             shutil.rmtree(path)
         folder = self._folder / id_
         folder.mkdir()
@@ -135,18 +135,18 @@ class Uploads:
         return folder, about
 
 
-def _join(parts: list[Path], place: Path) -> None:
-    whole = place.with_name(f"{place.name}.part")
+def _join(parts: list[Path], path: Path) -> None:
+    joined = path.with_name(f"{path.name}.part")
     try:
-        with whole.open("wb") as file:
+        with joined.open("wb") as file:
             for part in parts:
-                with part.open("rb") as one:
-                    shutil.copyfileobj(one, file)
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, file)
             file.flush()
             os.fsync(file.fileno())
-        whole.replace(place)
+        joined.replace(path)
     finally:
-        whole.unlink(missing_ok=True)
+        joined.unlink(missing_ok=True)
 
 
 _CHUNK = 256 * 1024
@@ -179,9 +179,9 @@ class FileFace:
 
     async def all(self, http: web.Request) -> web.Response:
         """List files."""
-        found = await self._run(self._table.all)
+        files = await self._run(self._table.all)
         purpose = http.query.get("purpose")
-        return page_of(http, [f for f in found if purpose in (None, f["purpose"])])
+        return page_of(http, [f for f in files if purpose in (None, f["purpose"])])
 
     async def file(self, http: web.Request) -> web.Response:
         """Show a file."""
@@ -189,22 +189,22 @@ class FileFace:
 
     async def content(self, http: web.Request) -> web.StreamResponse:
         """Send the content of a file."""
-        found = await self._file(http)
+        file = await self._file(http)
         headers = {"content-type": "application/octet-stream"}
-        path = await self._run(lambda: self._files.fetch(found["id"]))
+        path = await self._run(lambda: self._files.fetch(file["id"]))
         return web.FileResponse(path, headers=headers, chunk_size=_CHUNK)
 
     async def delete(self, http: web.Request) -> web.Response:
         """Delete a file."""
-        found = await self._file(http)
-        path = self._files.path(found["id"])
+        file = await self._file(http)
+        path = self._files.path(file["id"])
 
         def remove() -> None:
-            self._table.remove(found["id"])
+            self._table.remove(file["id"])
             path.unlink(missing_ok=True)
 
         await self._run(remove)
-        return as_json({"id": found["id"], "object": "file", "deleted": True})
+        return as_json({"id": file["id"], "object": "file", "deleted": True})
 
     async def upload(self, http: web.Request) -> web.Response:
         """Store a file of at most `MAX_FILE_BYTES`; leave nothing behind of one that is too long or malformed."""
@@ -222,7 +222,7 @@ class FileFace:
                     purpose = (await field.read()).decode(errors="replace")[:64]
                 elif field.name == "file":
                     name = name_of(field.filename)
-                    size = await take(field, part, most=MAX_FILE_BYTES)
+                    size = await take(field, part, limit=MAX_FILE_BYTES)
             require_purpose(purpose, self._purposes)
             if size < 0:
                 raise Fault(400, "the form has no `file`", param="file")
@@ -231,12 +231,12 @@ class FileFace:
             raise Fault(400, "the form is malformed") from error
         finally:
             part.unlink(missing_ok=True)
-        made = await self._run(lambda: self._files.add(id_, int(self._wall()), name, purpose))
-        return as_json(made)
+        file = await self._run(lambda: self._files.add(id_, int(self._wall()), name, purpose))
+        return as_json(file)
 
     async def _file(self, http: web.Request) -> dict[str, Any]:
         id_ = http.match_info["id"]
-        found = await self._run(lambda: self._table.find(id_))
-        if found is None:
+        file = await self._run(lambda: self._table.find(id_))
+        if file is None:
             raise Fault(404, f"no file is called {id_[:100]!r}", param="id")
-        return found
+        return file

@@ -63,8 +63,8 @@ class FileTable:
 
     def all(self) -> list[dict[str, Any]]:
         """Return all files, the newest first."""
-        asked = f"SELECT {_COLUMNS} FROM file ORDER BY created_at DESC, rowid DESC"  # noqa: S608
-        return [_shown(row) for row in self._database.rows(asked)]
+        statement = f"SELECT {_COLUMNS} FROM file ORDER BY created_at DESC, rowid DESC"  # noqa: S608
+        return [_shown(row) for row in self._database.rows(statement)]
 
     def bytes_held(self) -> int:
         """Return the bytes of all files."""
@@ -76,8 +76,8 @@ class FileTable:
 
     def pieces(self, id_: str) -> Iterator[bytes]:
         """Yield the bytes of a file that are in the database, in pieces."""
-        asked, number = "SELECT bytes FROM piece WHERE file = ? AND number = ?", 0
-        while rows := self._database.rows(asked, (id_, number)):
+        statement, number = "SELECT bytes FROM piece WHERE file = ? AND number = ?", 0
+        while rows := self._database.rows(statement, (id_, number)):
             yield rows[0][0]
             number += 1
 
@@ -107,9 +107,9 @@ class Files:
 
     async def require_room(self, size: int) -> None:
         """Raise `NoRoom` if the stored files leave no room for so many more bytes."""
-        held = await self.run_in_thread(self.table.bytes_held)
-        if held + size > self._bound:
-            raise NoRoom(f"{held:,} of {self._bound:,} bytes are used by files: delete some")
+        used = await self.run_in_thread(self.table.bytes_held)
+        if used + size > self._bound:
+            raise NoRoom(f"{used:,} of {self._bound:,} bytes are used by files: delete some")
 
     def path(self, id_: str) -> Path:
         """Return the path for a file's bytes."""

@@ -72,11 +72,11 @@ class Score:
 
 
 class Unscored(Exception):
-    """There is no score. `heard` is the answer for the caller: an error in its request, or a model's answer."""
+    """There is no score. `reply` is the answer for the caller: an error in its request, or a model's answer."""
 
-    def __init__(self, heard: NodeAnswer) -> None:
-        super().__init__(f"status {heard.status}")
-        self.heard = heard
+    def __init__(self, reply: NodeAnswer) -> None:
+        super().__init__(f"status {reply.status}")
+        self.heard = reply
 
 
 RewardFunction = Callable[[Asker, Pair], Awaitable[Score]]
@@ -93,8 +93,8 @@ def text_in(pair: Pair, name: str, *, longest: int = 65_536) -> str:
     """Return a parameter that must be text; raise `Unscored`."""
     value = pair.params.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= longest:
-        where = f"scoring_function.params.{name}"
-        raise fault(f"`{name}` is a text of at most {longest:,} characters", where)
+        param = f"scoring_function.params.{name}"
+        raise fault(f"`{name}` is a text of at most {longest:,} characters", param)
     return value
 
 
@@ -112,24 +112,24 @@ async def answer_of(asker: Asker, pair: Pair, path: str, body: Mapping[str, Any]
     """Query the reward model, and return its JSON answer; raise `Unscored` for anything else."""
     if not pair.model:
         raise fault("this function needs a reward model", "reward")
-    heard = await asker.post(path, orjson.dumps({"model": pair.model, **body}))
-    if heard.status != 200:
-        raise Unscored(heard)
+    reply = await asker.post(path, orjson.dumps({"model": pair.model, **body}))
+    if reply.status != 200:
+        raise Unscored(reply)
     try:
-        said = orjson.loads(heard.body)
+        payload = orjson.loads(reply.body)
     except orjson.JSONDecodeError:
-        said = None
-    if not isinstance(said, dict):
+        payload = None
+    if not isinstance(payload, dict):
         raise fault("the reward model's answer is not a JSON object", "reward", 502)
-    return said
+    return payload
 
 
 async def exact_match(_: Asker, pair: Pair) -> Score:
     """Reward for the exact expected text: 1 or 0. Surrounding whitespace is ignored, and case with `ignore_case`."""
-    expected, said = text_in(pair, "expected").strip(), pair.response.strip()
+    expected, response = text_in(pair, "expected").strip(), pair.response.strip()
     if pair.params.get("ignore_case") is True:
-        expected, said = expected.casefold(), said.casefold()
-    return Score(float(expected == said))
+        expected, response = expected.casefold(), response.casefold()
+    return Score(float(expected == response))
 
 
 async def regex(_: Asker, pair: Pair) -> Score:
@@ -137,14 +137,14 @@ async def regex(_: Asker, pair: Pair) -> Score:
 
     The search runs in a process of its own, which is killed if it takes too long: some patterns never end.
     """
-    asked = orjson.dumps([text_in(pair, "pattern", longest=MAX_PATTERN), pair.response])
+    payload = orjson.dumps([text_in(pair, "pattern", longest=MAX_PATTERN), pair.response])
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", "-c", _SEARCH, stdin=pipe, stdout=pipe
     )
     try:
         async with asyncio.timeout(LONGEST_SEARCH):
-            out, _nothing = await process.communicate(asked)
+            out, _nothing = await process.communicate(payload)
     except TimeoutError:
         raise fault("the pattern takes too long", _WHERE) from None
     finally:
@@ -164,11 +164,11 @@ async def length(_: Asker, pair: Pair) -> Score:
     unit = pair.params.get("unit", "characters")
     if unit not in ("characters", "words"):
         raise fault("`unit` is characters or words", "scoring_function.params.unit")
-    found = len(pair.response.split()) if unit == "words" else len(pair.response)
-    if least is not None and found < least:
-        return Score(found / least)
-    if most is not None and found > most:
-        return Score(max(0.0, most / found))
+    size = len(pair.response.split()) if unit == "words" else len(pair.response)
+    if least is not None and size < least:
+        return Score(size / least)
+    if most is not None and size > most:
+        return Score(max(0.0, most / size))
     return Score(1.0)
 
 
@@ -176,8 +176,8 @@ async def rerank(asker: Asker, pair: Pair) -> Score:
     """Reward by a reranker: the relevance of the response to the prompt."""
     body = {"query": pair.prompt, "documents": [pair.response]}
     match await answer_of(asker, pair, "/v1/rerank", body):
-        case {"results": [{"relevance_score": int() | float() as found}, *_]}:
-            return Score(float(found))
+        case {"results": [{"relevance_score": int() | float() as relevance}, *_]}:
+            return Score(float(relevance))
     raise fault("the reranker's answer holds no score", "reward", 502)
 
 
@@ -186,24 +186,27 @@ async def logprob(asker: Asker, pair: Pair) -> Score:
 
     Workers that echo prompts with log probabilities return it (vLLM, llama-cpp-python); other workers ignore the parameters.
     """
-    whole = f"{pair.prompt}\n{pair.response}"
-    body = {"prompt": whole, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-    said = await answer_of(asker, pair, "/v1/completions", body)
-    found = _logprobs(said, len(pair.prompt) + 1, len(whole))
-    if not found:
+    text = f"{pair.prompt}\n{pair.response}"
+    body = {"prompt": text, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+    payload = await answer_of(asker, pair, "/v1/completions", body)
+    logprobs = _logprobs(payload, len(pair.prompt) + 1, len(text))
+    if not logprobs:
         raise fault(
             "the reward model's worker does not return the log probabilities of prompts", "reward"
         )
-    return Score(sum(found) / len(found), sum(found))
+    return Score(sum(logprobs) / len(logprobs), sum(logprobs))
 
 
-def _logprobs(said: dict[str, Any], begin: int, end: int) -> list[float]:
+def _logprobs(payload: dict[str, Any], begin: int, end: int) -> list[float]:
     """Return the log probabilities of the tokens that begin in this part of an echoed prompt."""
-    match said:
+    match payload:
         case {
-            "choices": [{"logprobs": {"token_logprobs": list(probs), "text_offset": list(at)}}, *_]
+            "choices": [
+                {"logprobs": {"token_logprobs": list(probs), "text_offset": list(offsets)}},
+                *_,
+            ]
         }:
-            pairs = zip(probs, at, strict=False)
+            pairs = zip(probs, offsets, strict=False)
             return [
                 float(p)
                 for p, o in pairs
@@ -219,20 +222,20 @@ async def llm_judge(asker: Asker, pair: Pair) -> Score:
     """
     scale = number_in(pair, "scale") or 10.0
     criteria = text_in(pair, "criteria") if "criteria" in pair.params else CRITERIA
-    words = _ASKED.format(
+    prompt = _ASKED.format(
         criteria=criteria, prompt=pair.prompt, response=pair.response, scale=scale
     )
-    body = {"messages": [{"role": "user", "content": words}], "temperature": 0}
+    body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0}
     match await answer_of(asker, pair, "/v1/chat/completions", body):
-        case {"choices": [{"message": {"content": str(said)}}, *_]}:
+        case {"choices": [{"message": {"content": str(text)}}, *_]}:
             pass
         case _:
-            said = ""
+            text = ""
     # A model that thinks aloud ends with its number.
-    found = _NUMBER.findall(said)
-    if not found:
+    numbers = _NUMBER.findall(text)
+    if not numbers:
         raise fault("the judge returned no number", "reward", 502)
-    return Score(min(max(float(found[-1]) / scale, 0.0), 1.0))
+    return Score(min(max(float(numbers[-1]) / scale, 0.0), 1.0))
 
 
 FUNCTIONS: Mapping[str, RewardFunction] = {
@@ -245,33 +248,33 @@ FUNCTIONS: Mapping[str, RewardFunction] = {
 }
 
 
-async def scored(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
+async def scored(asker: Asker, fields: Mapping[str, Any]) -> NodeAnswer:
     """Score a pair, and return the answer: a score or an error."""
     try:
-        pair, function = read(asked)
-        found = await function(asker, pair)
+        pair, function = read(fields)
+        score = await function(asker, pair)
     except Unscored as unscored:
         return unscored.heard
-    said = {"id": new_id("score_"), "score": found.score}
+    answer = {"id": new_id("score_"), "score": score.score}
     return NodeAnswer(
-        200, orjson.dumps(said | ({} if found.logprob is None else {"logprob": found.logprob}))
+        200, orjson.dumps(answer | ({} if score.logprob is None else {"logprob": score.logprob}))
     )
 
 
-def read(asked: Mapping[str, Any]) -> tuple[Pair, RewardFunction]:
+def read(fields: Mapping[str, Any]) -> tuple[Pair, RewardFunction]:
     """Return the pair to score and the function; raise `Unscored`."""
     name, params = "", dict[str, Any]()
-    match asked.get("scoring_function"):
+    match fields.get("scoring_function"):
         case {"name": str(name), **rest}:
             params = rest.get("params") or {}  # type: ignore[assignment]
     if name not in FUNCTIONS:
-        known = ", ".join(sorted(FUNCTIONS))
-        raise fault(f"`scoring_function` needs a `name`, one of {known}", "scoring_function")
+        names = ", ".join(sorted(FUNCTIONS))
+        raise fault(f"`scoring_function` needs a `name`, one of {names}", "scoring_function")
     if not isinstance(params, dict):
         raise fault("`params` is an object", "scoring_function.params")
     try:
-        prompt, response = conversation(asked)
+        prompt, response = conversation(fields)
     except BadRequest as bad:
         raise fault(str(bad), bad.param or "prompt_with_response") from bad
-    model = asked.get("reward")
+    model = fields.get("reward")
     return Pair(prompt, response, model if isinstance(model, str) else "", params), FUNCTIONS[name]

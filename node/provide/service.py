@@ -63,9 +63,9 @@ def _made(
 async def _serve(
     plan: ProviderPlan, provider: Provider, node: Client, ready: Callable[[str], None]
 ) -> None:
-    over = asyncio.Event()
+    stopped = asyncio.Event()
     for number in ending_signals():
-        asyncio.get_running_loop().add_signal_handler(number, over.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     key = _key(plan.folder / _KEY)
     runner = web.AppRunner(application(provider.routes(), key), access_log=None)
     await runner.setup()
@@ -74,16 +74,16 @@ async def _serve(
         host, port = runner.addresses[0][:2]
         api = f"http://{HostPort(host, port)}"
         # Before the group, which would wrap the node's refusal.
-        for said in registrations(plan, provider, api):
-            await asyncio.to_thread(node.post, "/api/v0/ai/model/register", said)
+        for registration in registrations(plan, provider, api):
+            await asyncio.to_thread(node.post, "/api/v0/ai/model/register", registration)
         async with asyncio.TaskGroup() as group:
             working = group.create_task(provider.run())
             name = f"{plan.project}/{plan.name}"
             ready(f"ready {plan.service}={api} registered={name} node={node.target.url}")
-            await over.wait()
+            await stopped.wait()
             working.cancel()
-        gone = {"project": plan.project, "model": plan.name, "cid": provider.cid}
-        await asyncio.to_thread(node.post, "/api/v0/ai/model/unregister", gone)
+        fields = {"project": plan.project, "model": plan.name, "cid": provider.cid}
+        await asyncio.to_thread(node.post, "/api/v0/ai/model/unregister", fields)
     finally:
         await runner.cleanup()
 

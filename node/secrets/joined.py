@@ -32,36 +32,36 @@ def save_invitation(data_dir: Path, text: str) -> None:
     An invitation that is already kept is left as it is, even if expired: a node that is started with it each time still starts.
     """
     try:
-        held = invitation.read(text)
-        grants.check(held.grant)
+        parsed = invitation.read(text)
+        grants.check(parsed.grant)
     except GrantRefused as error:
         raise SecretRefused(f"--join: {error}") from error
-    if held == load_invitation(data_dir):
+    if parsed == load_invitation(data_dir):
         return
-    if held.grant.expires <= time.time():
-        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(held.grant.expires))
+    if parsed.grant.expires <= time.time():
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(parsed.grant.expires))
         raise SecretRefused(f"--join: this invitation ended {ended}: ask for a new one")
-    if not held.addresses:
+    if not parsed.addresses:
         raise SecretRefused("--join: this invitation is for users, not for a node")
     secret_files.make_private_directory(data_dir)
-    secret = {INVITATION: text, SWARM_KEY: held.swarm_key}
+    secret = {INVITATION: text, SWARM_KEY: parsed.swarm_key}
     for name, content in secret.items():
         (data_dir / name).unlink(missing_ok=True)
         if content:
             secret_files.write_new(data_dir / name, content + "\n")
 
 
-def seal_grant(held: Invitation, node: PeerId) -> str:
+def seal_grant(invitation: Invitation, node: PeerId) -> str:
     """Return the grant of an invitation, sealed for `node`; empty if it has expired."""
-    if held.grant.expires <= time.time():
+    if invitation.grant.expires <= time.time():
         return ""
-    return grants.written(grants.seal(held.grant, node))
+    return grants.written(grants.seal(invitation.grant, node))
 
 
-def with_invitation(settings: Settings, held: Invitation, data_dir: Path) -> Settings:
+def with_invitation(settings: Settings, invitation: Invitation, data_dir: Path) -> Settings:
     """Return the settings with the invitation's bootstrap addresses added, and the mesh's key if the settings have none."""
-    bootstrap = tuple(dict.fromkeys((*settings.mesh.bootstrap, *held.addresses)))
-    key = settings.node.swarm_key or (str(data_dir / SWARM_KEY) if held.swarm_key else "")
+    bootstrap = tuple(dict.fromkeys((*settings.mesh.bootstrap, *invitation.addresses)))
+    key = settings.node.swarm_key or (str(data_dir / SWARM_KEY) if invitation.swarm_key else "")
     return settings.model_copy(
         update={
             "mesh": settings.mesh.model_copy(update={"bootstrap": bootstrap}),

@@ -24,9 +24,9 @@ def make_private_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        why = "a file has this name" if isinstance(error, FileExistsError) else error.strerror
+        reason = "a file has this name" if isinstance(error, FileExistsError) else error.strerror
         raise SecretRefused(
-            f"the directory {path} cannot be created: {why}. Set another with --data-dir DIR"
+            f"the directory {path} cannot be created: {reason}. Set another with --data-dir DIR"
         ) from error
 
 

@@ -21,12 +21,12 @@ class AccessList:
             return True
         return peer not in self.deny and (not self.allow or peer in self.allow)
 
-    def require(self, peer: PeerId) -> None:
+    def require_admitted(self, peer: PeerId) -> None:
         """Raise `LimitReached` unless a peer may take part."""
         if not self.admits(peer):
             raise LimitReached(f"{peer} is not admitted here")
 
 
-def access_list_of(own: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> AccessList:
+def access_list_of(own_peer: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> AccessList:
     """Build the access list from settings."""
-    return AccessList(own, frozenset(allow), frozenset(deny))
+    return AccessList(own_peer, frozenset(allow), frozenset(deny))

@@ -16,9 +16,9 @@ _NUMBERLIKE = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _THIS_MACHINE = frozenset({"localhost", "ip6-localhost"})
 
 
-def is_local_only(own: Reach) -> bool:
+def is_local_only(reach: Reach) -> bool:
     """Return whether this node is reached from this machine only, so that a peer's loopback is ours too."""
-    hosts = [*map(_host_of_multiaddr, own.mesh), *map(_host_of_link, own.links)]
+    hosts = [*map(_host_of_multiaddr, reach.mesh), *map(_host_of_link, reach.links)]
     return all(map(_is_loopback, hosts))
 
 
@@ -63,8 +63,8 @@ def relayed_addresses(reach: Reach, node: PeerId, *, together: bool) -> tuple[st
 def _own_addresses(mesh: Iterable[str], node: PeerId, *, together: bool) -> Iterable[str]:
     for address in mesh:
         # An address without the node's own peer id is not dialled.
-        where, _, peer = address.rpartition("/p2p/")
-        if not where or peer != node:
+        base, _, peer = address.rpartition("/p2p/")
+        if not base or peer != node:
             continue
         kind = address.split("/")[1:2]
         host = _host_of_multiaddr(address)

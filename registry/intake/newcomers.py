@@ -41,18 +41,18 @@ KEPT_FOR_MET = 4
 """One in this many places is reserved for nodes that were met."""
 
 
-def weight_of(word: Signed) -> int:
+def weight_of(signed: Signed) -> int:
     """Return the weight of a record: its replicas beyond `LIGHT`, or its bytes as replicas, whichever is greater."""
-    by_bytes = (len(word.frame) - LIGHT_BYTES) // REPLICA_BYTES
-    return max(0, len(word.record.services) - LIGHT, by_bytes)
+    by_bytes = (len(signed.frame) - LIGHT_BYTES) // REPLICA_BYTES
+    return max(0, len(signed.record.services) - LIGHT, by_bytes)
 
 
 class Newcomers:
     """The nodes that were met, the strangers, and how many each neighbour may still introduce."""
 
-    def __init__(self, *, places: int, per_second: float, heaviest: int = 16_000) -> None:
+    def __init__(self, *, capacity: int, per_second: float, heaviest: int = 16_000) -> None:
         """`heaviest` is the greatest weight of all strangers together."""
-        self._places = places
+        self._places = capacity
         self._heaviest = heaviest
         self._met: set[PeerId] = set()
         self._strangers: dict[PeerId, int] = {}
@@ -68,7 +68,7 @@ class Newcomers:
         self._weight -= self._strangers.pop(peer, 0)
         (self._chosen.add if chosen else self._chosen.discard)(peer)
 
-    def part(self, peer: PeerId, *, held: bool) -> None:
+    def note_disconnected(self, peer: PeerId, *, held: bool) -> None:
         """Note that no connection to a peer is open any more; a peer that the registry holds stays met."""
         self._chosen.discard(peer)
         if not held:
@@ -84,7 +84,7 @@ class Newcomers:
 
     def places_for(
         self,
-        word: Signed,
+        signed: Signed,
         via: PeerId | None,
         now: float,
         *,
@@ -93,33 +93,33 @@ class Newcomers:
         lost: Callable[[], list[PeerId]],
     ) -> list[PeerId]:
         """Find a place for a record, and room for its weight; return the nodes to forget for it. Raise `LimitReached`."""
-        node, weight = word.record.node, weight_of(word) if via else 0
+        node, weight = signed.record.node, weight_of(signed) if via else 0
         newcomer = node not in held
         if newcomer:
             self._admit(node, via, now, weight)
         # Lost nodes make room for live ones only: otherwise two full registries swap their lost nodes for ever.
-        gone = self._free_weight(node, weight, lost() if fresh else (), now)
-        if newcomer and not gone and not self.has_room(node, len(held)):
+        evicted = self._free_weight(node, weight, lost() if fresh else (), now)
+        if newcomer and not evicted and not self.has_room(node, len(held)):
             if not fresh:
                 raise LimitReached(f"no room for {node}, which has been silent")
-            gone = [self.make_room(node, lost())]
-        self.held(node, weight=weight)
-        return gone
+            evicted = [self.make_room(node, lost())]
+        self.note_held(node, weight=weight)
+        return evicted
 
-    def has_room(self, node: PeerId, held: int) -> bool:
-        """Return whether there is a free place for a newcomer beside `held` nodes."""
-        return held < self._places and (self.has_met(node) or not self._strangers_are_full())
+    def has_room(self, node: PeerId, held_count: int) -> bool:
+        """Return whether there is a free place for a newcomer beside `held_count` nodes."""
+        return held_count < self._places and (self.has_met(node) or not self._strangers_are_full())
 
     def make_room(self, node: PeerId, lost: Sequence[PeerId]) -> PeerId:
         """Choose the node whose place a newcomer takes, of `lost` in order; raise `LimitReached` when there is none."""
-        gone = next((n for n in lost if n in self._strangers), None)
-        if gone is None and lost and (self.has_met(node) or not self._strangers_are_full()):
-            gone = lost[0]
-        if gone is None and self.has_met(node) and self._strangers:
-            gone = next(reversed(self._strangers))
-        if gone is None:
+        evicted = next((n for n in lost if n in self._strangers), None)
+        if evicted is None and lost and (self.has_met(node) or not self._strangers_are_full()):
+            evicted = lost[0]
+        if evicted is None and self.has_met(node) and self._strangers:
+            evicted = next(reversed(self._strangers))
+        if evicted is None:
             raise LimitReached(f"the registry already contains {self._places:,} nodes")
-        return gone
+        return evicted
 
     def is_too_heavy(self, node: PeerId, weight: int) -> bool:
         """Return whether all strangers would weigh too much with this weight of a node."""
@@ -131,7 +131,7 @@ class Newcomers:
         """Return whether a node's record was too heavy within `REFUSED_SECONDS`, so that it is not worth fetching."""
         return self._refused.get(node, now) > now
 
-    def held(self, node: PeerId, *, weight: int = 0) -> None:
+    def note_held(self, node: PeerId, *, weight: int = 0) -> None:
         """Note that the registry holds a node's record of this weight from now on."""
         if node not in self._met:
             self._weight += weight - self._strangers.get(node, 0)
@@ -154,19 +154,19 @@ class Newcomers:
         self, node: PeerId, weight: int, lost: Sequence[PeerId], now: float
     ) -> list[PeerId]:
         """Choose nodes of `lost` to forget so that a record of this weight fits; raise `LimitReached` if it cannot."""
-        gone: list[PeerId] = []
+        evicted: list[PeerId] = []
         if not self.is_too_heavy(node, weight):
-            return gone
-        over = self._weight - self._strangers.get(node, 0) + weight - self._heaviest
+            return evicted
+        excess = self._weight - self._strangers.get(node, 0) + weight - self._heaviest
         for heavy in lost:
             if heavy != node and (its := self._strangers.get(heavy)):
-                gone.append(heavy)
-                over -= its
-                if over <= 0:
-                    return gone
-        put_newest(self._refused, node, now + REFUSED_SECONDS, most=MAX_REFUSED)
-        words = f"unknown nodes have reached their limit of services, so {node} is refused"
-        raise LimitReached(f"{words} (registry.stranger_services)")
+                evicted.append(heavy)
+                excess -= its
+                if excess <= 0:
+                    return evicted
+        put_newest(self._refused, node, now + REFUSED_SECONDS, limit=MAX_REFUSED)
+        text = f"unknown nodes have reached their limit of services, so {node} is refused"
+        raise LimitReached(f"{text} (registry.stranger_services)")
 
     def _strangers_are_full(self) -> bool:
         return len(self._strangers) >= self._places - self._places // KEPT_FOR_MET

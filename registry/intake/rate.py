@@ -22,8 +22,8 @@ class RateLimit:
         """Take `cost` tokens from the bucket of `name`; return whether it had as many."""
         tokens = self._tokens(name, now)
         allowed = tokens >= cost
-        left = tokens - cost if allowed else tokens
-        put_newest(self._buckets, name, (left, now), most=MAX_BUCKETS)
+        remaining = tokens - cost if allowed else tokens
+        put_newest(self._buckets, name, (remaining, now), limit=MAX_BUCKETS)
         return allowed
 
     def left(self, name: str, now: float) -> int:

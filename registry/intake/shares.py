@@ -11,23 +11,23 @@ from registry.records import PeerId
 _Key = TypeVar("_Key", bound=str)
 
 
-def has_share(held: int, free: int) -> bool:
-    """Return whether a holder of `held` places may take one more of those that are free.
+def has_share(used: int, free: int) -> bool:
+    """Return whether a holder of `used` places may take one more of those that are free.
 
     One holder gets half of all places, two a third each, and so on, as with dynamic thresholds of shared buffers.
     """
-    return held < free
+    return used < free
 
 
 class Shares:
-    """Places held by each peer, `most` in total."""
+    """Places held by each peer, `limit` in total."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self._held: Counter[PeerId] = Counter()
 
     @contextmanager
-    def place(self, peer: PeerId) -> Iterator[None]:
+    def hold_place(self, peer: PeerId) -> Iterator[None]:
         """Hold a place for a peer; raise `LimitReached` if it has its share, or none is free."""
         if not has_share(self._held[peer], self._most - self._held.total()):
             raise LimitReached(
@@ -38,12 +38,12 @@ class Shares:
 
 
 @contextmanager
-def holding(held: Counter[_Key], key: _Key) -> Iterator[None]:
+def holding(counts: Counter[_Key], key: _Key) -> Iterator[None]:
     """Count a key for as long as the block runs; a key that holds nothing takes no memory."""
-    held[key] += 1
+    counts[key] += 1
     try:
         yield
     finally:
-        held[key] -= 1
-        if not held[key]:
-            del held[key]
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]

@@ -43,9 +43,9 @@ class KnownNodes(Protocol):
 class Validator:
     """Judges frames. Its methods, and with them `now`, are called in the mesh's thread."""
 
-    def __init__(self, settings: RegistrySettings, known: KnownNodes, *, now: Clock) -> None:
+    def __init__(self, settings: RegistrySettings, known_nodes: KnownNodes, *, now: Clock) -> None:
         self.counters: Counter[str] = Counter()
-        self._known = known
+        self._known = known_nodes
         self._now = now
         self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
         # As much as the registry reads of an author. Short frames always pass: replayed old frames cannot silence their author.
@@ -64,13 +64,13 @@ class Validator:
             self.counters[reason] += 1
             return Verdict.DROP
         try:
-            word = wire.decode(frame) if wire.author_of(frame) == author else None
+            message = wire.decode(frame) if wire.author_of(frame) == author else None
         except UnknownKind:
             self.counters["frames_unknown"] += 1
             return Verdict.DROP
         except InvalidFrame:
-            word = None
-        if word is None:
+            message = None
+        if message is None:
             self.counters["frames_bad"] += 1
             return Verdict.OFFENCE
         return Verdict.TAKE

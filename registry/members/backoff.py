@@ -26,11 +26,11 @@ class Backoff(Generic[_Key]):
     longest: float
     _silent: dict[_Key, _Silence] = field(default_factory=dict)
 
-    def failed(self, key: _Key, now: float) -> None:
+    def note_failure(self, key: _Key, now: float) -> None:
         """Note that a key did not answer."""
         before = self._silent.get(key)
         pause = self.first if before is None else min(2 * before.pause, self.longest)
-        put_newest(self._silent, key, _Silence(now + pause, pause), most=REMEMBERED)
+        put_newest(self._silent, key, _Silence(now + pause, pause), limit=REMEMBERED)
 
     def forget(self, key: _Key) -> None:
         """Note that a key answered, or that there is reason to believe that it would."""

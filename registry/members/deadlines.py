@@ -19,7 +19,7 @@ _FOREVER = float("inf")
 
 
 class MemberDeadlines(Mapping[PeerId, MemberHealth]):
-    """One pulse for each node. Times are seconds, as in `MemberHealth.due`, whose arguments are passed through."""
+    """One pulse for each node. Times are seconds, as in `MemberHealth.next_change_at`, whose arguments are passed through."""
 
     def __init__(self) -> None:
         self._health: dict[PeerId, MemberHealth] = {}
@@ -52,23 +52,23 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
         return len(self._health) - len(self._lost)
 
     @property
-    def lost(self) -> list[PeerId]:
+    def lost_nodes(self) -> list[PeerId]:
         """The lost nodes, the one that was heard longest ago first."""
         return sorted(self._lost, key=lambda node: self._health[node].heard)
 
-    def put(self, node: PeerId, pulse: MemberHealth) -> None:
+    def put(self, node: PeerId, health: MemberHealth) -> None:
         """Set a node's pulse."""
-        self._health[node] = pulse
+        self._health[node] = health
         self._suspects.pop(node, None)
         self._lost.pop(node, None)
-        match pulse.contact:
+        match health.contact:
             case Status.SUSPECT:
                 self._suspects[node] = None
             case Status.LOST:
                 self._lost[node] = None
             case Status.ALIVE | Status.UNREACHABLE:
-                if pulse.heard < self._bounds.get(node, _FOREVER):
-                    self._push_bound(node, pulse.heard)
+                if health.heard < self._bounds.get(node, _FOREVER):
+                    self._push_bound(node, health.heard)
 
     def remove(self, node: PeerId) -> None:
         """Stop following a node."""
@@ -83,15 +83,17 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
             changed.append(node)
         return changed
 
-    def due(self, **times: float) -> float:
+    def next_change_at(self, **times: float) -> float:
         """Return when `pass_time` next changes a pulse; infinity when it never does."""
         silent = self._longest_silent()
         looked_at = self._suspects if silent is None else (*self._suspects, silent)
-        return min((self._health[node].due(**times) for node in looked_at), default=_FOREVER)
+        return min(
+            (self._health[node].next_change_at(**times) for node in looked_at), default=_FOREVER
+        )
 
     def _pass_time(self, node: PeerId, now: float, times: Mapping[str, float]) -> bool:
         before = self._health[node]
-        after = before.at(now, **times)
+        after = before.at_time(now, **times)
         if after is before:
             return False
         self.put(node, after)
@@ -112,6 +114,6 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
     def _lives(self, node: PeerId) -> bool:
         return node in self._health and node not in self._suspects and node not in self._lost
 
-    def _push_bound(self, node: PeerId, heard: float) -> None:
-        self._bounds[node] = heard
-        heapq.heappush(self._silence, (heard, node))
+    def _push_bound(self, node: PeerId, heard_at: float) -> None:
+        self._bounds[node] = heard_at
+        heapq.heappush(self._silence, (heard_at, node))

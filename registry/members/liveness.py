@@ -144,7 +144,7 @@ class MemberHealth:
     proved_by: PeerId | None = None
     """The helper that last got a proof of life from the node."""
 
-    def well(self, now: float) -> bool:
+    def is_healthy(self, now: float) -> bool:
         """Return whether the node was heard just now, is reached, and has not been doubted since."""
         fresh = self.contact is Status.ALIVE and now - self.heard < FRESH
         return fresh and self.shut is None and self.accused < self.heard
@@ -153,7 +153,7 @@ class MemberHealth:
         """Return the seconds since the node was last heard, or since it has been followed if it never was."""
         return now - (self.heard if self.heard > _NEVER else self.since)
 
-    def after(self, evidence: Evidence, now: float) -> "MemberHealth":
+    def with_evidence(self, evidence: Evidence, now: float) -> "MemberHealth":
         """Return the pulse after `evidence` was seen at `now`."""
         moved = self._with_status(TABLE[self.contact].get(evidence, self.contact), evidence, now)
         if evidence is not Evidence.UNREACHED or moved.contact is not Status.SUSPECT:
@@ -165,7 +165,7 @@ class MemberHealth:
         """Return the pulse after a probe failed on this node's own path, while the node was heard: no reason for suspicion."""
         return self._with_status(self.contact, evidence, now)
 
-    def due(self, *, lease: float, suspicion: float, awake: float = _NEVER) -> float:
+    def next_change_at(self, *, lease: float, suspicion: float, awake: float = _NEVER) -> float:
         """Return when this pulse changes as time passes without evidence; infinity when it does not.
 
         `awake` is when this process last resumed after a stall: silence before that does not count.
@@ -184,17 +184,17 @@ class MemberHealth:
             return min(silence, unconfirmed)
         return min(silence, unconfirmed, max(since, awake) + suspicion)
 
-    def at(
+    def at_time(
         self, now: float, *, lease: float, suspicion: float, awake: float = _NEVER
     ) -> "MemberHealth":
         """Return the pulse after time has passed without evidence."""
-        if now < self.due(lease=lease, suspicion=suspicion, awake=awake):
+        if now < self.next_change_at(lease=lease, suspicion=suspicion, awake=awake):
             return self
         silent = now >= max(self.heard, awake) + lease
-        return self.after(Evidence.SILENCE if silent else Evidence.DOUBT, now)
+        return self.with_evidence(Evidence.SILENCE if silent else Evidence.DOUBT, now)
 
     def _with_status(self, contact: Status, evidence: Evidence, now: float) -> "MemberHealth":
-        heard, shut = now if evidence in LIFE else self.heard, self.shut
+        heard_at, shut = now if evidence in LIFE else self.heard, self.shut
         if evidence in OPENS or Status.LOST in (contact, self.contact):
             shut = None
         elif evidence in SHUTS:
@@ -202,19 +202,21 @@ class MemberHealth:
         if contact is Status.ALIVE and shut:
             contact = Status.UNREACHABLE
         if contact is self.contact:
-            return replace_fields(self, heard=heard, shut=shut)
+            return replace_fields(self, heard=heard_at, shut=shut)
         # A proof of life through a helper is not the reason why this node does not reach it.
-        why = shut if contact is Status.UNREACHABLE and shut else evidence
-        kept = replace_fields(self, rounds=0, unreached=_NEVER)
-        return replace_fields(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
+        reason = shut if contact is Status.UNREACHABLE and shut else evidence
+        reset = replace_fields(self, rounds=0, unreached=_NEVER)
+        return replace_fields(
+            reset, contact=contact, heard=heard_at, since=now, why=reason, shut=shut
+        )
 
 
-def initial_health(*, heard: float, now: float, lease: float) -> MemberHealth:
-    """Return the first pulse of a node that was last heard at `heard`, maybe by another node."""
-    fresh = heard + lease > now
+def initial_health(*, heard_at: float, now: float, lease: float) -> MemberHealth:
+    """Return the first pulse of a node that was last heard at `heard_at`, maybe by another node."""
+    fresh = heard_at + lease > now
     return MemberHealth(
         contact=Status.ALIVE if fresh else Status.LOST,
-        heard=heard,
+        heard=heard_at,
         since=now,
         why=Evidence.WORD if fresh else Evidence.SILENCE,
     )

@@ -32,7 +32,7 @@ class Reporter:
         self._reported: dict[Service, Load] = {}
         self._reported_at = float("-inf")
 
-    def rows(
+    def rows_to_report(
         self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
     ) -> dict[Service, Load]:
         """Return the rows to report now, mostly none; they count as reported. `busy` are the replicas with requests."""
@@ -65,8 +65,8 @@ class Reporter:
 
 def loads_by_service(note: LoadNote, record: Record) -> dict[Service, Load]:
     """Return the loads of a note by service; a row whose place in the record has no known service is skipped."""
-    named = ((record.service_at(place), load) for place, load in note.rows)
-    return {service: load for service, load in named if service is not None}
+    pairs = ((record.service_at(position), load) for position, load in note.rows)
+    return {service: load for service, load in pairs if service is not None}
 
 
 def _is_leap(before: int, after: int) -> bool:
@@ -79,7 +79,7 @@ Loads = Mapping[Service, Load]
 class LoadReplica(Protocol):
     """Replica as it publishes loads."""
 
-    def report(self, busy: Loads, now: float) -> list[Effect]:
+    def publish_load(self, busy: Loads, now: float) -> list[Effect]:
         """Publish the load of our replicas when that is worth a note; `busy` are those with requests."""
 
 
@@ -93,7 +93,7 @@ class LoadExchange:
         self._source: Callable[[], Loads] = dict
         self._listeners: list[Callable[[PeerId, Loads], None]] = []
 
-    def measure(self, busy: Callable[[], Loads]) -> None:
+    def set_source(self, busy: Callable[[], Loads]) -> None:
         """Call `busy` some times a second for the load of our replicas that have requests; it must not block."""
         self._source = busy
 
@@ -101,17 +101,17 @@ class LoadExchange:
         """Call `listener` with a node and the loads that it reports of some of its replicas; it must not block."""
         self._listeners.append(listener)
 
-    def say(self) -> list[Effect]:
+    def publish_load(self) -> list[Effect]:
         """Return the effects that publish our load, if it is worth a note now."""
-        effects = self._replica.report(self._source(), self._now())
+        effects = self._replica.publish_load(self._source(), self._now())
         self._counters["loads_out"] += len(effects)
         return effects
 
-    def hear(self, heard: Loaded) -> None:
+    def notify_listeners(self, loaded: Loaded) -> None:
         """Pass a node's load report to the listeners."""
         self._counters["loads_in"] += 1
-        if not heard.loads:
+        if not loaded.loads:
             self._counters["loads_dropped"] += 1
             return
         for listener in self._listeners:
-            listener(heard.node, heard.loads)
+            listener(loaded.node, loaded.loads)

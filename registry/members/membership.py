@@ -51,7 +51,7 @@ class Membership:
     """The pulses of all other nodes, and the probes that are due."""
 
     def __init__(self, settings: RegistrySettings, jitter: RandomSource) -> None:
-        self.patience = Awareness()
+        self.awareness = Awareness()
         self.rarity = 1.0
         self._settings = settings
         self._jitter = jitter
@@ -66,7 +66,7 @@ class Membership:
         self._factor = 1.0
 
     @property
-    def pulses(self) -> Mapping[PeerId, MemberHealth]:
+    def health(self) -> Mapping[PeerId, MemberHealth]:
         """The pulse of every followed node."""
         return self._health
 
@@ -80,16 +80,16 @@ class Membership:
         if node not in self._health:
             self._health.put(node, lost)
 
-    def follow(self, node: PeerId, *, heard: float, now: float, left: bool) -> None:
-        """Note a newer record of a node, confirmed at `heard`, maybe by another node."""
-        pulse = self._health.get(node)
+    def note_record(self, node: PeerId, *, heard_at: float, now: float, has_left: bool) -> None:
+        """Note a newer record of a node, confirmed at `heard_at`, maybe by another node."""
+        health = self._health.get(node)
         # A newer record proves life only as far as it is fresh: a sync may bring one from long ago.
-        if pulse is None or heard > pulse.heard:
-            first = initial_health(heard=heard, now=now, lease=self.lease)
-            self._health.put(node, first if pulse is None else _health_after_record(pulse, first))
+        if health is None or heard_at > health.heard:
+            first = initial_health(heard_at=heard_at, now=now, lease=self.lease)
+            self._health.put(node, first if health is None else _health_after_record(health, first))
         # A node that left is not probed.
-        (self._left.add if left else self._left.discard)(node)
-        if left or self._health[node].contact is Status.ALIVE:
+        (self._left.add if has_left else self._left.discard)(node)
+        if has_left or self._health[node].contact is Status.ALIVE:
             self._cancel_suspicion(node)
         self._schedule_probe(node, now)
 
@@ -103,24 +103,28 @@ class Membership:
     # Evidence.
 
     def observe(
-        self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
+        self, node: PeerId, evidence: Evidence, now: float, *, asked_at: float | None = None
     ) -> bool:
         """Note evidence; return whether the node's state changed. Evidence about an unknown node changes nothing.
 
-        An answer is as old as its question, which was sent at `asked`: it may have waited to be read.
+        An answer is as old as its question, which was sent at `asked_at`: it may have waited to be read.
         """
         if evidence is Evidence.LINKED:
-            self._schedule.join(node)
+            self._schedule.add_peer(node)
         elif evidence is Evidence.PARTED:
-            self._schedule.part(node)
-            self._suspicion.parted(node, now)
+            self._schedule.remove_peer(node)
+            self._suspicion.note_disconnected(node, now)
         before = self._health.get(node)
         if before is None or (evidence in _OF_ROUNDS and node not in self._running):
             return False
-        if self._is_outdated(node, before, evidence, asked):
+        if self._is_outdated(node, before, evidence, asked_at):
             return False
         spoke = evidence in _OF_ROUNDS and self._was_heard_meanwhile(node, before, now)
-        after = before.with_path_failure(evidence, now) if spoke else before.after(evidence, now)
+        after = (
+            before.with_path_failure(evidence, now)
+            if spoke
+            else before.with_evidence(evidence, now)
+        )
         self._health.put(node, after)
         self._note_evidence(node, evidence, now)
         if evidence in OPENS:
@@ -136,52 +140,54 @@ class Membership:
         self._schedule_probe(node, now)
         return after.contact is not before.contact
 
-    def told(self, node: PeerId, heard: float, now: float) -> bool:
+    def note_hearsay(self, node: PeerId, heard_at: float, now: float) -> bool:
         """Note that a peer heard a node, which counts if this node has not since its start; return whether a state changed."""
-        pulse = self._health.get(node)
-        if pulse is None or pulse.heard > _NEVER or heard + self.lease <= now:
+        health = self._health.get(node)
+        if health is None or health.heard > _NEVER or heard_at + self.lease <= now:
             return False
-        self._health.put(node, replace(pulse, heard=heard).after(Evidence.TOLD, now))
-        return self._health[node].contact is not pulse.contact
+        self._health.put(node, replace(health, heard=heard_at).with_evidence(Evidence.TOLD, now))
+        return self._health[node].contact is not health.contact
 
     def note_doubt(self, node: PeerId, now: float) -> None:
         """Note that another node cannot reach `node`, and schedule a probe, unless it gives a sign of life before."""
-        pulse = self._health.get(node)
-        if pulse is None or node in self._left:
+        health = self._health.get(node)
+        if health is None or node in self._left:
             return
-        look = self._suspicion.hear(node, now)
-        if look <= now:
-            self._health.put(node, replace(pulse, accused=now))
-        if pulse.contact is Status.ALIVE:
+        probe_at = self._suspicion.note_doubt(node, now)
+        if probe_at <= now:
+            self._health.put(node, replace(health, accused=now))
+        if health.contact is Status.ALIVE:
             wait = self._settings.probe_timeout * (0.25 + 0.5 * self._jitter())
-            self._pending.setdefault(node, look + wait)
+            self._pending.setdefault(node, probe_at + wait)
 
-    def look(self, node: PeerId, now: float) -> bool:
+    def request_probe(self, node: PeerId, now: float) -> bool:
         """Make a probe of a node due at once, because a request waits for it; return whether it is.
 
         It is not if the node is unknown, lost or has left, or was looked for less than `LOOK` seconds ago.
         """
-        pulse = self._health.get(node)
-        known = pulse is not None and pulse.contact is not Status.LOST and node not in self._left
-        if not known or now - self._probe_requested_at.get(node, _NEVER) < LOOK:
+        health = self._health.get(node)
+        is_member = (
+            health is not None and health.contact is not Status.LOST and node not in self._left
+        )
+        if not is_member or now - self._probe_requested_at.get(node, _NEVER) < LOOK:
             return False
         self._probe_requested_at[node] = now
         self._schedule_probe_now(node, now)
         return True
 
-    def silent(self, node: PeerId) -> bool:
+    def is_silent(self, node: PeerId) -> bool:
         """Return whether a node left this node's own probe unanswered, and has not answered since."""
-        pulse = self._health.get(node)
-        return pulse is not None and pulse.shut in _OF_ROUNDS
+        health = self._health.get(node)
+        return health is not None and health.shut in _OF_ROUNDS
 
-    def beat(self, node: PeerId, version: Version, beat: int) -> None:
+    def note_heartbeat(self, node: PeerId, version: Version, beat: int) -> None:
         """Remember the newest heartbeat of a node."""
         self._health.put(node, replace(self._health[node], beat=beat, version=version))
 
     def note_stall(self, seconds: float, now: float) -> None:
         """Note that this process stalled: what it could not hear meanwhile does not count as silence."""
-        self.patience.note_stall(seconds, now)
-        self._factor = self.patience.factor(now)
+        self.awareness.note_stall(seconds, now)
+        self._factor = self.awareness.factor(now)
         self._resumed_at = now
 
     # Time.
@@ -195,11 +201,13 @@ class Membership:
         """Apply what is due; return the nodes that became lost."""
         rarest = max(LONGEST_LEASE / self._settings.lease, 1.0)
         self.rarity = min(max((self._health.living_count + 1) / FEW, 1.0), rarest)
-        self._factor = self.patience.factor(now)
+        self._factor = self.awareness.factor(now)
         # The prober ends rounds long before this. If it does not, the node gets another round.
         for node in [n for n, began in self._running.items() if self._overdue(began) <= now]:
-            self.ended(node, now)
-        for node in [n for n, at in self._probe_requested_at.items() if now - at > LOOK]:
+            self.end_probe(node, now)
+        for node in [
+            n for n, requested_at in self._probe_requested_at.items() if now - requested_at > LOOK
+        ]:
             del self._probe_requested_at[node]
         self._suspicion.tick(now)
         changed = self._health.pass_time(now, **self._times())
@@ -208,18 +216,24 @@ class Membership:
         return frozenset(changed)
 
     def start_due_probes(self, now: float) -> list[PeerId]:
-        """Begin the probes that are due, and return their nodes; `round` yields the steps, `ended` ends a round."""
+        """Begin the probes that are due, and return their nodes; `probe_round` yields the steps, `end_probe` ends a round."""
         free = ROUNDS - len(self._running)
-        due = [n for n, at in self._pending.items() if at <= now and n not in self._running][:free]
-        if len(due) < free and (turn := self._next_in_turn()) is not None and turn[1] <= now:
-            due.append(turn[0])
-            self._schedule.take(turn[0], now)
+        due = [
+            n for n, due_at in self._pending.items() if due_at <= now and n not in self._running
+        ][:free]
+        if (
+            len(due) < free
+            and (next_probe := self._next_in_turn()) is not None
+            and next_probe[1] <= now
+        ):
+            due.append(next_probe[0])
+            self._schedule.note_probed(next_probe[0], now)
         for node in due:
             self._running[node] = now
             self._pending.pop(node, None)
         return due
 
-    def round(self, node: PeerId, connected: Mapping[PeerId, float]) -> Round:
+    def probe_round(self, node: PeerId, connected: Mapping[PeerId, float]) -> Round:
         """Yield the steps of a round; `connected` are the peers that can be asked, each with its round trip in seconds."""
         if node not in self._running:
             return
@@ -232,7 +246,7 @@ class Membership:
         if node in self._health:
             self._health.put(node, replace(self._health[node], proved_by=helper))
 
-    def ended(self, node: PeerId, now: float) -> None:
+    def end_probe(self, node: PeerId, now: float) -> None:
         """End a round, and schedule the next if the node is suspect or unreachable."""
         if self._running.pop(node, None) is None:
             return
@@ -247,23 +261,23 @@ class Membership:
 
     def take_due_doubts(self, now: float) -> list[PeerId]:
         """Return the nodes that the others should probe too, each once; they wait while this node distrusts itself."""
-        return self._suspicion.said(now) if self._factor == 1.0 else []
+        return self._suspicion.take_due(now) if self._factor == 1.0 else []
 
-    def due(self) -> float:
+    def next_due(self) -> float:
         """Return when something is due next."""
-        found = [self._health.due(**self._times())]
+        times = [self._health.next_change_at(**self._times())]
         if self._factor == 1.0:
-            found.append(self._suspicion.due())
-        found += map(self._overdue, self._running.values())
+            times.append(self._suspicion.next_due())
+        times += map(self._overdue, self._running.values())
         if len(self._running) >= ROUNDS:
-            return min(found)
-        turn = self._next_in_turn()
-        found += (at for node, at in self._pending.items() if node not in self._running)
-        return min(*found, turn[1] if turn else _FOREVER)
+            return min(times)
+        next_probe = self._next_in_turn()
+        times += (due_at for node, due_at in self._pending.items() if node not in self._running)
+        return min(*times, next_probe[1] if next_probe else _FOREVER)
 
-    def lost(self) -> list[PeerId]:
+    def lost_nodes(self) -> list[PeerId]:
         """Return the lost nodes, the one that was heard longest ago first."""
-        return self._health.lost
+        return self._health.lost_nodes
 
     def has_unheard_nodes(self) -> bool:
         """Return whether there are nodes that gave no sign of life since our start, and have not left."""
@@ -280,47 +294,47 @@ class Membership:
         return {"lease": self.lease, "suspicion": suspicion, "awake": self._resumed_at}
 
     def _next_in_turn(self) -> tuple[PeerId, float] | None:
-        return self._schedule.next(self._health, self._pending, self._running)
+        return self._schedule.next_probe(self._health, self._pending, self._running)
 
     def _is_outdated(
-        self, node: PeerId, pulse: MemberHealth, evidence: Evidence, asked: float | None
+        self, node: PeerId, health: MemberHealth, evidence: Evidence, asked_at: float | None
     ) -> bool:
         # A message may be older than the end of its connection, and a node that it made alive would not be probed in turn.
-        if node in self._schedule.connected or pulse.contact is Status.ALIVE:
+        if node in self._schedule.connected or health.contact is Status.ALIVE:
             return False
-        return evidence is Evidence.ASKED or (asked is not None and asked < pulse.since)
+        return evidence is Evidence.ASKED or (asked_at is not None and asked_at < health.since)
 
-    def _was_heard_meanwhile(self, node: PeerId, pulse: MemberHealth, now: float) -> bool:
+    def _was_heard_meanwhile(self, node: PeerId, health: MemberHealth, now: float) -> bool:
         # An unreachable node becomes suspect by its silence to all nodes, not by this node's failed probes.
-        if pulse.contact is Status.UNREACHABLE:
-            return now - pulse.heard < UNPROBED * self._settings.suspicion
-        return pulse.heard > self._running[node]
+        if health.contact is Status.UNREACHABLE:
+            return now - health.heard < UNPROBED * self._settings.suspicion
+        return health.heard > self._running[node]
 
     def _note_evidence(self, node: PeerId, evidence: Evidence, now: float) -> None:
-        pulse = self._health[node]
-        lost = pulse.contact is Status.LOST
+        health = self._health[node]
+        lost = health.contact is Status.LOST
         if evidence is Evidence.ANSWERED:
-            self.patience.note(node, answered=True, now=now)
+            self.awareness.note_probe(node, answered=True, now=now)
         elif evidence is Evidence.MISSED and node in self._schedule.connected and not lost:
-            self.patience.note(node, answered=False, now=now)
+            self.awareness.note_probe(node, answered=False, now=now)
         elif evidence is Evidence.UNREACHED:
             # A node that is silent only to this one can refute the doubt once it is published.
-            if now - pulse.heard > self._settings.suspicion or pulse.contact is Status.SUSPECT:
+            if now - health.heard > self._settings.suspicion or health.contact is Status.SUSPECT:
                 linked = node in self._schedule.connected
-                self._suspicion.unreached(node, now, heard=pulse.heard, linked=linked)
+                self._suspicion.schedule_doubt(node, now, heard_at=health.heard, linked=linked)
         elif evidence in LIFE:
-            self._suspicion.settle(node)
+            self._suspicion.cancel_doubt(node)
 
     def _schedule_probe(self, node: PeerId, now: float) -> None:
         """Schedule a probe of a node that is suspect or unreachable."""
-        pulse = self._health[node]
+        health = self._health[node]
         if node in self._running or node in self._left:
             return
-        if pulse.contact is Status.SUSPECT:
+        if health.contact is Status.SUSPECT:
             self._pending.setdefault(node, now)
-        elif pulse.contact is Status.UNREACHABLE:
+        elif health.contact is Status.UNREACHABLE:
             probe = self._settings.probe
-            wait = min(max((now - pulse.since) / GROWTH, probe), RARELY * probe)
+            wait = min(max((now - health.since) / GROWTH, probe), RARELY * probe)
             self._pending.setdefault(node, now + wait * (0.9 + 0.2 * self._jitter()))
 
     def _schedule_probe_now(self, node: PeerId, now: float) -> None:
@@ -328,7 +342,7 @@ class Membership:
             self._pending[node] = min(now, self._pending.get(node, now))
 
     def _cancel_suspicion(self, node: PeerId) -> None:
-        self._suspicion.settle(node)
+        self._suspicion.cancel_doubt(node)
         self._cancel_probes(node)
 
     def _cancel_probes(self, node: PeerId) -> None:
@@ -336,11 +350,11 @@ class Membership:
         self._running.pop(node, None)
 
 
-def _health_after_record(pulse: MemberHealth, fresh: MemberHealth) -> MemberHealth:
-    kept = replace(pulse, heard=fresh.heard)
+def _health_after_record(health: MemberHealth, fresh: MemberHealth) -> MemberHealth:
+    updated = replace(health, heard=fresh.heard)
     # A record from before a failure that this node saw itself does not outweigh it.
-    outdated = pulse.why is not Evidence.SILENCE and fresh.heard <= pulse.since
+    outdated = health.why is not Evidence.SILENCE and fresh.heard <= health.since
     if fresh.contact is Status.LOST or outdated:
-        return kept
+        return updated
     # Other nodes heard it, so it lives; whether this node reaches it is another question.
-    return replace(pulse.after(fresh.why, fresh.since), heard=fresh.heard)
+    return replace(health.with_evidence(fresh.why, fresh.since), heard=fresh.heard)

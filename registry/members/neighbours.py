@@ -25,29 +25,29 @@ class Neighbours:
         self._next = float("-inf")
 
     def choose(
-        self, own: Record, catalog: Catalog, admits: Callable[[PeerId], bool], now: float
+        self, own_record: Record, catalog: Catalog, admits: Callable[[PeerId], bool], now: float
     ) -> tuple[str, ...] | None:
         """Return a new choice; `None` if it equals the last, or if it is too soon, which sets `stale`."""
         self.stale = now < self._next
         if self.stale:
             return None
         self._next = now + PAUSE
-        before, self._chosen = self._chosen, worth_keeping(own, catalog, admits)
+        before, self._chosen = self._chosen, worth_keeping(own_record, catalog, admits)
         return None if self._chosen == before else self._chosen
 
 
 def worth_keeping(
-    own: Record, catalog: Catalog, admits: Callable[[PeerId], bool]
+    own_record: Record, catalog: Catalog, admits: Callable[[PeerId], bool]
 ) -> tuple[str, ...]:
     """Choose addresses to keep connected: one of each node, in an order of this node's own."""
-    together = dialable.is_local_only(own.reach)
+    together = dialable.is_local_only(own_record.reach)
     # Each node has its own order, the same each time: otherwise all would dial the same few.
-    ranked = sorted(catalog.held, key=lambda node: _rank(own.node, node))
+    ranked = sorted(catalog.held, key=lambda node: _rank(own_record.node, node))
     # A connection through a relay is made when a request needs it: a node that needs a relay dials others itself.
     worth = (
         address
         for node in ranked
-        if node != own.node and admits(node)
+        if node != own_record.node and admits(node)
         if (record := catalog.held[node].record).standing is not Standing.LEFT
         for address in dialable.direct_addresses(record.reach, node, together=together)[:1]
     )
@@ -55,5 +55,5 @@ def worth_keeping(
 
 
 @lru_cache(maxsize=32_768)
-def _rank(own: PeerId, node: PeerId) -> bytes:
-    return sha256((own + node).encode()).digest()
+def _rank(own_node: PeerId, node: PeerId) -> bytes:
+    return sha256((own_node + node).encode()).digest()

@@ -31,30 +31,30 @@ class ProbeSchedule:
         self._probed: dict[PeerId, float] = {}
         self._next = _NEVER
 
-    def join(self, node: PeerId) -> None:
+    def add_peer(self, node: PeerId) -> None:
         """Note that a peer is connected."""
         self.connected.add(node)
 
-    def part(self, node: PeerId) -> None:
+    def remove_peer(self, node: PeerId) -> None:
         """Note that a peer is not connected any more."""
         self.connected.discard(node)
         self._probed.pop(node, None)
 
-    def next(
-        self, pulses: Mapping[PeerId, MemberHealth], *busy: Container[PeerId]
+    def next_probe(
+        self, members: Mapping[PeerId, MemberHealth], *busy: Container[PeerId]
     ) -> tuple[PeerId, float] | None:
         """Return the next peer to probe, and when; `None` when all connected peers are unknown or busy."""
         quiet = {
-            node: max(pulses[node].heard, self._probed.get(node, _NEVER))
+            node: max(members[node].heard, self._probed.get(node, _NEVER))
             for node in self.connected
-            if node in pulses and not any(node in probed for probed in busy)
+            if node in members and not any(node in probed for probed in busy)
         }
         if not quiet:
             return None
         node = min(quiet, key=lambda n: (quiet[n], n))
         return node, max(self._next, quiet[node] + _QUIET * self._settings.probe)
 
-    def take(self, node: PeerId, now: float) -> None:
+    def note_probed(self, node: PeerId, now: float) -> None:
         """Note that a peer is probed now, and set the time of the next probe."""
         self._probed[node] = now
         sparse = min(max(len(self.connected) / 4, 1.0), _SPARSE)
@@ -116,7 +116,7 @@ Round = Generator[ProbeStep | NoteEvidence | CloseConnection, Found, None]
 
 
 def probe_steps(
-    pulse: MemberHealth, *, linked: bool, helpers: tuple[PeerId, ...], dial: bool
+    health: MemberHealth, *, linked: bool, helpers: tuple[PeerId, ...], dial: bool
 ) -> Round:
     """Yield the steps of one round.
 
@@ -127,12 +127,12 @@ def probe_steps(
         if (yield ProbeStep(OwnProbe.ASK)).reached:
             return
         yield NoteEvidence(Evidence.MISSED)
-        if pulse.contact is Status.LOST:
+        if health.contact is Status.LOST:
             return
         found = yield ProbeStep(OwnProbe.ASK, helpers)
         if not found.reached:
             yield CloseConnection()
-    elif dial or pulse.shut:
+    elif dial or health.shut:
         found = yield ProbeStep(OwnProbe.DIAL, helpers)
     else:
         # Not all nodes should dial a suspect that they are not connected to.
@@ -150,8 +150,8 @@ def choose_helpers(
     random: RandomSource,
 ) -> tuple[PeerId, ...]:
     """Choose the helpers for a node: the one that got its last proof, as it is connected to the node, and random peers."""
-    among = sorted((peer for peer in connected if peer != node), key=lambda _: random())
-    return tuple(sorted(among, key=lambda peer: peer != last)[:HELPERS])
+    shuffled = sorted((peer for peer in connected if peer != node), key=lambda _: random())
+    return tuple(sorted(shuffled, key=lambda peer: peer != last)[:HELPERS])
 
 
 def answer_timeout(probe_timeout: float, round_trip: float) -> float:

@@ -31,7 +31,7 @@ class Awareness:
         self._stalled_until = float("-inf")
         self._stall = 0.0
 
-    def note(self, peer: PeerId, *, answered: bool, now: float) -> None:
+    def note_probe(self, peer: PeerId, *, answered: bool, now: float) -> None:
         """Note how a probe of a connected peer ended."""
         self._outcomes.pop(peer, None)
         self._outcomes[peer] = (now, answered)
@@ -46,7 +46,9 @@ class Awareness:
 
     def factor(self, now: float) -> float:
         """Return the factor on suspicion times: 1 when there is no reason for distrust."""
-        recent = [answered for at, answered in self._outcomes.values() if now - at <= WINDOW]
+        recent = [
+            answered for probed_at, answered in self._outcomes.values() if now - probed_at <= WINDOW
+        ]
         missed = recent.count(False)
         factor = 2.0 if missed >= MANY and 2 * missed > len(recent) else 1.0
         if now < self._stalled_until:
@@ -70,47 +72,47 @@ class Suspicion:
         self._last_doubt: dict[PeerId, float] = {}
         self._pending: dict[PeerId, float] = {}
 
-    def parted(self, node: PeerId, now: float) -> None:
+    def note_disconnected(self, node: PeerId, now: float) -> None:
         """Note that the connection to a node is gone."""
         self._disconnected_at[node] = now
 
-    def hear(self, node: PeerId, now: float) -> float:
+    def note_doubt(self, node: PeerId, now: float) -> float:
         """Note another node's doubt about a node; return when to probe it: not at once if the last doubt was recent."""
         self._pending.pop(node, None)
-        look = max(now, self._last_doubt.get(node, _NEVER) + self._settings.suspicion)
-        if look <= now:
+        probe_at = max(now, self._last_doubt.get(node, _NEVER) + self._settings.suspicion)
+        if probe_at <= now:
             self._last_doubt[node] = now
-        return look
+        return probe_at
 
-    def unreached(self, node: PeerId, now: float, *, heard: float, linked: bool) -> None:
+    def schedule_doubt(self, node: PeerId, now: float, *, heard_at: float, linked: bool) -> None:
         """Schedule the publication of a doubt about a node that is, or lately was, connected.
 
         It is dropped if the node speaks or another node publishes a doubt first. None is scheduled if another node has
-        doubted it since it was `heard`.
+        doubted it since it was `heard_at`.
         """
         if (linked or node in self._disconnected_at) and self._last_doubt.get(
             node, _NEVER
-        ) <= heard:
+        ) <= heard_at:
             # Long enough that most nodes hear the first doubt before they publish their own.
             wait = self._jitter() * self._settings.probe_timeout
             self._pending.setdefault(node, now + wait)
 
-    def settle(self, node: PeerId) -> None:
+    def cancel_doubt(self, node: PeerId) -> None:
         """Drop the doubt about a node that spoke. Loss does not drop it: other nodes probe only when they hear a doubt."""
         self._pending.pop(node, None)
 
     def forget(self, node: PeerId) -> None:
         """Stop following a node."""
-        for kept in (self._disconnected_at, self._last_doubt, self._pending):
-            kept.pop(node, None)
+        for times in (self._disconnected_at, self._last_doubt, self._pending):
+            times.pop(node, None)
 
-    def due(self) -> float:
+    def next_due(self) -> float:
         """Return when the next doubt is due; infinity when none waits."""
         return min(self._pending.values(), default=float("inf"))
 
-    def said(self, now: float) -> list[PeerId]:
+    def take_due(self, now: float) -> list[PeerId]:
         """Return the nodes whose doubt is due, each once, and count it as published."""
-        due = [node for node, at in self._pending.items() if at <= now]
+        due = [node for node, due_at in self._pending.items() if due_at <= now]
         for node in due:
             del self._pending[node]
             self._last_doubt[node] = now
@@ -119,9 +121,9 @@ class Suspicion:
     def tick(self, now: float) -> None:
         """Forget what is outdated."""
         suspicion = self._settings.suspicion
-        for kept, seconds in (
+        for times, seconds in (
             (self._disconnected_at, NEAR * suspicion),
             (self._last_doubt, suspicion),
         ):
-            for node in [n for n, at in kept.items() if now - at > seconds]:
-                del kept[node]
+            for node in [n for n, noted_at in times.items() if now - noted_at > seconds]:
+                del times[node]

@@ -203,13 +203,13 @@ class Mesh(Protocol):
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
         """Return the protocols that a peer announced, or our own for our id; empty where they are not known now."""
 
-    def pin(self, addresses: tuple[str, ...]) -> None:
+    def set_bootstrap(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer; may be called before `start`."""
 
-    def failures(self) -> Mapping[str, str]:
+    def bootstrap_failures(self) -> Mapping[str, str]:
         """Return why bootstrap addresses did not answer at their latest dial, without those whose peer is connected."""
 
-    def keep(self, addresses: tuple[str, ...]) -> None:
+    def set_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled while there are too few connections."""
 
     def addresses(self) -> tuple[str, ...]:
@@ -218,23 +218,23 @@ class Mesh(Protocol):
     def connections(self) -> tuple[PeerConnection, ...]:
         """Return the peers that are connected now, one entry each."""
 
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Return how many frames were dropped because a queue was full, since the start."""
 
-    def relaying(self) -> Mapping[str, int]:
+    def relay_counts(self) -> Mapping[str, int]:
         """Return the counters of this node's work as a relay since the mesh came up, by name; empty where there are none."""
 
-    def refused(self) -> Mapping[str, int]:
+    def refusal_counts(self) -> Mapping[str, int]:
         """Return how often something of a peer was refused since the start, for a limit or a failed handshake.
 
         The keys are names of `registry.effects`.
         """
 
-    def tasks(self) -> int:
+    def task_count(self) -> int:
         """Return the number of tasks of the mesh's own loop as of the previous call; 0 while it is down, or has none."""
 
-    def standing(self) -> int:
-        """Return the number of idle streams on which peers may ask again; each is one of `tasks`."""
+    def idle_stream_count(self) -> int:
+        """Return the number of idle streams on which peers may ask again; each is one of `task_count`."""
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether the mesh is up at this moment."""

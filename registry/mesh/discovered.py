@@ -43,19 +43,19 @@ def claimed_peer(address: str, *, loopback: bool) -> PeerId:
     Only numeric TCP addresses are accepted: a name would make this node query a name server on a stranger's behalf.
     Addresses of this very machine (`loopback`) make sense only to a node that is itself reached at no others.
     """
-    found = _FORM.fullmatch(address) if len(address) <= MAX_ADDRESS_CHARACTERS else None
-    if found is None or not 0 < int(found["port"]) <= 65_535:
+    match = _FORM.fullmatch(address) if len(address) <= MAX_ADDRESS_CHARACTERS else None
+    if match is None or not 0 < int(match["port"]) <= 65_535:
         return PeerId("")
     try:
-        version = ip_address(found["host"]).version
-        public_of(found["peer"])
+        version = ip_address(match["host"]).version
+        public_of(match["peer"])
     except (ValueError, InvalidSignature):
         return PeerId("")
     believed = (
-        dialable.is_credible_host(found["host"], together=loopback)
-        and found["kind"] == f"ip{version}"
+        dialable.is_credible_host(match["host"], together=loopback)
+        and match["kind"] == f"ip{version}"
     )
-    return PeerId(found["peer"] if believed else "")
+    return PeerId(match["peer"] if believed else "")
 
 
 def only_loopback(listen: Iterable[str]) -> bool:
@@ -81,14 +81,14 @@ class DiscoveredPeers:
 
     def claim(self, origin: Origin, addresses: Iterable[str]) -> None:
         """Replace the addresses that one source claims."""
-        found: dict[PeerId, tuple[str, ...]] = {}
+        claims: dict[PeerId, tuple[str, ...]] = {}
         for address in dict.fromkeys(addresses):
             peer = claimed_peer(address, loopback=self.loopback)
-            if peer and peer != self.own and len(found.get(peer, ())) < MAX_CLAIMED:
-                found[peer] = (*found.get(peer, ()), address)
+            if peer and peer != self.own and len(claims.get(peer, ())) < MAX_CLAIMED:
+                claims[peer] = (*claims.get(peer, ()), address)
         # Drawn at random: if the first were kept, the peer that claims the most would keep all others out for ever.
-        kept = self.rng.sample(sorted(found), min(len(found), MAX_STRANGERS))
-        self._claims[origin] = {peer: found[peer] for peer in kept}
+        sample = self.rng.sample(sorted(claims), min(len(claims), MAX_STRANGERS))
+        self._claims[origin] = {peer: claims[peer] for peer in sample}
 
     def addresses(self, now: float) -> tuple[str, ...]:
         """Return the addresses that may be dialled now."""
@@ -109,7 +109,7 @@ class DiscoveredPeers:
         times = self._refusals.get(peer, _Refusal()).times
         wait = min(_FIRST_REFUSAL * 2 ** min(times, 8), _LONGEST_REFUSAL)
         refusal = _Refusal(times + 1, now + wait * self.rng.uniform(0.75, 1.25))
-        put_newest(self._refusals, peer, refusal, most=MAX_REFUSED)
+        put_newest(self._refusals, peer, refusal, limit=MAX_REFUSED)
 
     def accept(self, peer: PeerId) -> None:
         """Forget the refusals of a peer that proved to be of our mesh."""

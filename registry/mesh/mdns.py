@@ -67,13 +67,13 @@ def hosts_in(addresses: Iterable[str]) -> tuple[str, ...]:
 
 
 def _addresses(text: bytes) -> Iterator[str]:
-    place = found = 0
-    while place < len(text) and found < MAX_CLAIMED:
-        line = text[place + 1 : place + 1 + text[place]]
-        place += 1 + text[place]
+    offset = count = 0
+    while offset < len(text) and count < MAX_CLAIMED:
+        line = text[offset + 1 : offset + 1 + text[offset]]
+        offset += 1 + text[offset]
         address = line[len(_KEY) :]
         if line[: len(_KEY)].lower() == _KEY and address.isascii():
-            found += 1
+            count += 1
             yield address[:MAX_ADDRESS_CHARACTERS].decode("ascii")
 
 
@@ -103,10 +103,10 @@ class MulticastDns:
         """Announce and listen until cancelled, anew whenever our addresses change."""
         complained = False
         while True:
-            own = self._node.multicast_addresses()
+            addresses = self._node.multicast_addresses()
             try:
-                if own:
-                    await self._meet(own)
+                if addresses:
+                    await self._meet(addresses)
             except (OSError, ZeroconfError, NonUniqueNameException, TimeoutError) as error:
                 log.log(
                     logging.DEBUG if complained else logging.WARNING,
@@ -118,18 +118,18 @@ class MulticastDns:
                 complained = False
             await asyncio.sleep(AGAIN)
 
-    async def _meet(self, own: tuple[str, ...]) -> None:
-        hosts = hosts_in(own)
+    async def _meet(self, addresses: tuple[str, ...]) -> None:
+        hosts = hosts_in(addresses)
         zeroconf = AsyncZeroconf(interfaces=list(hosts), ip_version=_version(hosts))
         browser: AsyncServiceBrowser | None = None
         try:
-            await (await zeroconf.async_register_service(self._announcement(own, hosts)))
+            await (await zeroconf.async_register_service(self._announcement(addresses, hosts)))
             browser = AsyncServiceBrowser(
                 zeroconf.zeroconf, self._service, handlers=[self._on_service_change]
             )
             log.info("looking for nodes by multicast on %s", ", ".join(hosts))
             # Polled: the library does not report when a machine gets another address.
-            while self._node.multicast_addresses() == own:  # noqa: ASYNC110
+            while self._node.multicast_addresses() == addresses:  # noqa: ASYNC110
                 await asyncio.sleep(AGAIN)
         finally:
             await self._leave(zeroconf, browser)
@@ -148,13 +148,13 @@ class MulticastDns:
             self._report_timer.cancel()
             self._report_timer = None
 
-    def _announcement(self, own: tuple[str, ...], hosts: tuple[str, ...]) -> AsyncServiceInfo:
-        port = int(own[0].split("/")[4])
+    def _announcement(self, addresses: tuple[str, ...], hosts: tuple[str, ...]) -> AsyncServiceInfo:
+        port = int(addresses[0].split("/")[4])
         return AsyncServiceInfo(
             self._service,
             self._name,
             port=port,
-            properties=text_of(own),
+            properties=text_of(addresses),
             server=f"{self._name.partition('.')[0]}.local.",
             parsed_addresses=list(hosts),
         )

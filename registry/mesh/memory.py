@@ -81,8 +81,8 @@ class MemoryPipe:
 
 def pipe_between(opener: PeerId, peer: PeerId) -> tuple[MemoryPipe, MemoryPipe]:
     """Return the opener's end and the peer's end of a new pipe."""
-    there, back = ByteQueue(PIPE_BYTES), ByteQueue(PIPE_BYTES)
-    return MemoryPipe(peer, back, there), MemoryPipe(opener, there, back)
+    forward, back = ByteQueue(PIPE_BYTES), ByteQueue(PIPE_BYTES)
+    return MemoryPipe(peer, back, forward), MemoryPipe(opener, forward, back)
 
 
 _PREFIX = "/memory/0/p2p/"
@@ -95,8 +95,8 @@ def address_of(peer: PeerId) -> str:
 
 def peer_in(address: str) -> PeerId:
     """Return the peer that an address ends in; raise `PeerUnreachable` when it names none."""
-    head, found, peer = address.rpartition("/p2p/")
-    if not (head and found and peer):
+    head, separator, peer = address.rpartition("/p2p/")
+    if not (head and separator and peer):
         raise PeerUnreachable(f"{address!r} does not end in /p2p/<peer id>")
     return PeerId(peer)
 
@@ -140,7 +140,7 @@ class AttachedNode(Protocol):
     def peer(self) -> PeerId:
         """The node's id."""
 
-    def wanted(self) -> tuple[PeerId, ...]:
+    def kept_peers(self) -> tuple[PeerId, ...]:
         """Return the peers that it keeps connected."""
 
     def take(self, event: MeshEvent) -> None:
@@ -168,7 +168,7 @@ class MemoryNet:
         """Add a node and make every connection that is wanted."""
         self._nodes[node.peer] = node
         self._links.setdefault(node.peer, {})
-        self.settle()
+        self.connect_wanted()
 
     def leave(self, node: AttachedNode) -> None:
         """Remove a node; its connections end."""
@@ -177,7 +177,7 @@ class MemoryNet:
         self._nodes.pop(node.peer, None)
         self._delayed.pop(node.peer, None)
 
-    def at(self, peer: PeerId) -> AttachedNode:
+    def node_of(self, peer: PeerId) -> AttachedNode:
         """Return a node that is on the switchboard."""
         return self._nodes[peer]
 
@@ -218,24 +218,24 @@ class MemoryNet:
     def heal(self) -> None:
         """End the partition and make every connection that is wanted again."""
         self._sides = {}
-        self.settle()
+        self.connect_wanted()
 
-    def settle(self) -> None:
+    def connect_wanted(self) -> None:
         """Make every connection that is wanted and possible, in the order in which nodes entered."""
         for node in tuple(self._nodes.values()):
-            for peer in node.wanted():
+            for peer in node.kept_peers():
                 if peer != node.peer and self._reachable(node.peer, peer):
                     self.link(node.peer, peer)
 
-    def spread(self, author: AttachedNode, frame: bytes) -> None:
+    def broadcast(self, author: AttachedNode, frame: bytes) -> None:
         """Carry a frame to every node that a chain of connections leads to, nearest first."""
-        told = {author.peer}
+        reached = {author.peer}
         hops = deque([author.peer])
         while hops:
             via = hops.popleft()
             for peer in self.links_of(via):
-                if peer not in told:
-                    told.add(peer)
+                if peer not in reached:
+                    reached.add(peer)
                     hops.append(peer)
                     self._carry(peer, Arrived(frame, via))
 
@@ -324,7 +324,7 @@ class MemoryMesh:
         self._inbox.put(Restarted())
         self._net.enter(self)
 
-    def wanted(self) -> tuple[PeerId, ...]:
+    def kept_peers(self) -> tuple[PeerId, ...]:
         """Return the peers that this node keeps connected."""
         return tuple(dict.fromkeys(map(peer_in, self._bootstrap + self._kept)))
 
@@ -354,14 +354,14 @@ class MemoryMesh:
         self._require_running()
         if len(frame) > MAX_FRAME_BYTES:
             raise InvalidFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {len(frame)}")
-        self._net.spread(self, bytes(frame))
+        self._net.broadcast(self, bytes(frame))
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
         """Ask one peer a question; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when it is too long."""
         if len(question) > MAX_QUESTION_BYTES:
             raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
         link = self._reach(peer)
-        work = self._net.at(peer).take_question(self._peer, bytes(question))
+        work = self._net.node_of(peer).take_question(self._peer, bytes(question))
         link.questions.add(work)
         try:
             done, _ = await asyncio.wait({work}, timeout=timeout)
@@ -378,11 +378,11 @@ class MemoryMesh:
     async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:  # noqa: ARG002 (nothing here takes time)
         """Open a byte stream; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` at `max_pipes`."""
         link = self._reach(peer)
-        ours, theirs = pipe_between(self._peer, peer)
-        self._hold(ours)
-        link.carry(ours)
-        self._net.at(peer).take_pipe(theirs)
-        return ours
+        local, remote = pipe_between(self._peer, peer)
+        self._hold(local)
+        link.carry(local)
+        self._net.node_of(peer).take_pipe(remote)
+        return local
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:  # noqa: ARG002 (nothing here takes time)
         """Dial an address; raise `PeerUnreachable` or `MeshDown`."""
@@ -399,23 +399,23 @@ class MemoryMesh:
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
         """Return the one protocol of the switchboard, for this node and connected peers."""
-        known = self._running and peer in (self._peer, *(c.peer for c in self.connections()))
-        return ("/memory/1",) if known else ()
+        is_reached = self._running and peer in (self._peer, *(c.peer for c in self.connections()))
+        return ("/memory/1",) if is_reached else ()
 
-    def pin(self, addresses: tuple[str, ...]) -> None:
+    def set_bootstrap(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses."""
         self._bootstrap = addresses
-        self._net.settle()
+        self._net.connect_wanted()
 
-    def failures(self) -> Mapping[str, str]:
+    def bootstrap_failures(self) -> Mapping[str, str]:
         """Return the bootstrap addresses whose peer is not connected: the only reason here is its absence."""
-        there = {self._peer, *(c.peer for c in self.connections())}
-        return {a: "nobody is there" for a in self._bootstrap if peer_in(a) not in there}
+        reached = {self._peer, *(c.peer for c in self.connections())}
+        return {a: "nobody is there" for a in self._bootstrap if peer_in(a) not in reached}
 
-    def keep(self, addresses: tuple[str, ...]) -> None:
+    def set_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are kept connected besides the bootstrap peers."""
         self._kept = addresses
-        self._net.settle()
+        self._net.connect_wanted()
 
     def addresses(self) -> tuple[str, ...]:
         """Return our own address; none while down."""
@@ -433,27 +433,27 @@ class MemoryMesh:
             for peer, link in self._net.links_of(self._peer).items()
         )
 
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Return how many frames our own queue refused."""
         return self._inbox.dropped
 
-    def relaying(self) -> Mapping[str, int]:
+    def relay_counts(self) -> Mapping[str, int]:
         """Return nothing: peers here reach each other directly or not at all."""
         return {}
 
-    def refused(self) -> Mapping[str, int]:
+    def refusal_counts(self) -> Mapping[str, int]:
         """Return nothing: refusals are not counted here."""
         return {}
 
-    def tasks(self) -> int:
+    def task_count(self) -> int:
         """Return 0: everything here runs on the caller's loop."""
         return 0
 
-    def standing(self) -> int:
+    def idle_stream_count(self) -> int:
         """Return 0: questions need no streams here."""
         return 0
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether this node is on the switchboard."""
         return self._running
 
@@ -475,7 +475,7 @@ class MemoryMesh:
             pipe.cut()
 
     def _hold(self, pipe: MemoryPipe) -> None:
-        self._pipes = {held for held in self._pipes if held.open}
+        self._pipes = {existing for existing in self._pipes if existing.open}
         if len(self._pipes) >= self._max_pipes:
             raise LimitReached(f"{self._max_pipes} pipes are open")
         self._pipes.add(pipe)

@@ -32,7 +32,7 @@ class Inbox:
             return
         # Connections that flap while the reader lags must not grow the queue without bound either.
         if len(self._waiting) >= 2 * self._limit:
-            self.dropped += sum(isinstance(waiting, Arrived) for waiting in self._waiting)
+            self.dropped += sum(isinstance(queued, Arrived) for queued in self._waiting)
             self._waiting.clear()
             event = Restarted()
         self._waiting.append(event)

@@ -79,19 +79,19 @@ def check_limits(changes: "Iterable[Change]") -> None:
             )
 
 
-def within_limits(found: Mapping[bytes, object]) -> dict[str, bytes]:
+def within_limits(entries: Mapping[bytes, object]) -> dict[str, bytes]:
     """Return the entries of a store's content that are within the limits, and so may be this program's."""
-    kept: dict[str, bytes] = {}
-    for key, value in found.items():
+    checked: dict[str, bytes] = {}
+    for key, value in entries.items():
         if not 0 < len(key) <= MAX_KEY_BYTES:
             continue
         if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:
             continue
         try:
-            kept[key.decode()] = value
+            checked[key.decode()] = value
         except UnicodeDecodeError:
             continue
-    return kept
+    return checked
 
 
 class Space(StrEnum):

@@ -123,10 +123,10 @@ class RedisStore:
                 f"Redis at {self._place} holds more than {MAX_VALUES} values in {name}"
             )
         fields = self._require_list(await self._run(lambda: self._redis.hkeys(name)), bytes)
-        kept: dict[str, bytes] = {}
+        entries: dict[str, bytes] = {}
         for start in range(0, min(len(fields), MAX_VALUES), _SLICE):
-            kept |= await self._read_slice(name, fields[start : start + _SLICE])
-        return kept
+            entries |= await self._read_slice(name, fields[start : start + _SLICE])
+        return entries
 
     async def write(self, *changes: Change) -> None:
         """Apply all changes or none; raise `StoreUnavailable`, or `LimitReached` for what is too long.
@@ -149,15 +149,15 @@ class RedisStore:
         """Add to counters of the site with a script that uses the server's clock; raise `StoreUnavailable`."""
         if not counts:
             return []
-        names = [f"{self._prefix}:count:{one.name}" for one in counts]
-        said = [(int(one.due), repr(one.amount), math.ceil(one.ttl * 1000)) for one in counts]
+        names = [f"{self._prefix}:count:{item.name}" for item in counts]
+        rows = [(int(item.due), repr(item.amount), math.ceil(item.ttl * 1000)) for item in counts]
         script = self._redis.eval(
-            _COUNT, len(names), *names, *(str(v) for row in said for v in row)
+            _COUNT, len(names), *names, *(str(v) for row in rows for v in row)
         )
         answer = await self._run(lambda: cast("Awaitable[object]", script))
-        found = self._require_list(answer, bytes, count=len(counts))
+        amounts = self._require_list(answer, bytes, count=len(counts))
         try:
-            return [float(one) for one in found]
+            return [float(item) for item in amounts]
         except ValueError:
             raise StoreUnavailable(f"Redis at {self._place}: a counter is no number") from None
 
@@ -176,16 +176,16 @@ class RedisStore:
         for field in fields:
             lengths.hstrlen(name, cast("Any", field))
         measured = self._require_list(await self._run(lengths.execute), int, count=len(fields))
-        wanted = [
+        fitting = [
             field
             for field, length in zip(fields, measured, strict=True)
             if length <= MAX_VALUE_BYTES
         ]
-        if not wanted:
+        if not fitting:
             return {}
-        answer = await self._run(lambda: self._redis.hmget(name, cast("Any", wanted)))
-        values = self._require_list(answer, object, count=len(wanted))
-        return within_limits(dict(zip(wanted, values, strict=True)))
+        answer = await self._run(lambda: self._redis.hmget(name, cast("Any", fitting)))
+        values = self._require_list(answer, object, count=len(fitting))
+        return within_limits(dict(zip(fitting, values, strict=True)))
 
     def _require_list(self, answer: object, kind: type[T], *, count: int = -1) -> list[T]:
         """Return an answer if it is a list of `kind`, of `count` items if given; raise `StoreUnavailable` otherwise."""
@@ -215,23 +215,25 @@ class RedisStore:
             reason = f"no answer within {self._timeout:g} s"
         except (RedisError, OSError, ValueError) as error:
             reason = _kind(error)
-        raise StoreUnavailable(f"Redis at {self._place}: {reason}", told=f"Redis: {reason}")
+        raise StoreUnavailable(
+            f"Redis at {self._place}: {reason}", public_reason=f"Redis: {reason}"
+        )
 
 
 def _kind(error: Exception) -> str:
     """Return what went wrong in none of the library's or server's words, as a sentence where it is a known error."""
     if isinstance(error, AuthenticationError) and "required" in str(error):
         return "the server requires a password"
-    known = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), "")
-    if known:
-        return known
+    text = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), "")
+    if text:
+        return text
     return _reply_kind(str(error), error) if isinstance(error, ResponseError) else _cause(error)
 
 
-def _reply_kind(said: str, error: ResponseError) -> str:
-    if "DB index" in said:
+def _reply_kind(text: str, error: ResponseError) -> str:
+    if "DB index" in text:
         return "it has no database of this number"
-    if code := _CODE.match(said):
+    if code := _CODE.match(text):
         return _CODES.get(code[0], f"{type(error).__name__} {code[0]}")
     return type(error).__name__
 

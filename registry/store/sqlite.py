@@ -84,7 +84,9 @@ class SqliteStore:
                 return await loop.run_in_executor(self._thread, self._run_translating_errors, work)
         except TimeoutError as error:
             late = f"did not answer within {2 * self._timeout:g} s"
-            raise StoreUnavailable(f"{self._path} {late}", told=f"the store {late}") from error
+            raise StoreUnavailable(
+                f"{self._path} {late}", public_reason=f"the store {late}"
+            ) from error
 
     # The methods below run in the store's own thread only.
 
@@ -94,12 +96,14 @@ class SqliteStore:
         except sqlite3.Error as error:
             self._close_database()
             raise StoreUnavailable(
-                _explain(self._path, error), told=_public_reason(error)
+                _explain(self._path, error), public_reason=_public_reason(error)
             ) from error
         except OSError as error:
             self._close_database()
-            why = error.strerror or type(error).__name__
-            raise StoreUnavailable(f"{self._path}: {why}", told=why.lower()) from error
+            reason = error.strerror or type(error).__name__
+            raise StoreUnavailable(
+                f"{self._path}: {reason}", public_reason=reason.lower()
+            ) from error
         except StoreUnavailable:
             self._close_database()
             raise
@@ -109,10 +113,10 @@ class SqliteStore:
             "SELECT CAST(key AS BLOB), value FROM entry WHERE space = ? LIMIT ?",
             (space, MAX_VALUES + 1),
         )
-        found = dict(rows)
-        if len(found) > MAX_VALUES:
+        entries = dict(rows)
+        if len(entries) > MAX_VALUES:
             raise StoreUnavailable(f"{self._path} holds more than {MAX_VALUES} values in {space}")
-        return within_limits(found)
+        return within_limits(entries)
 
     def _apply(self, changes: Iterable[Change]) -> None:
         database = self._opened()
@@ -153,12 +157,12 @@ def _make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         # By name, never through a descriptor: closing one would release SQLite's locks in this process.
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise StoreUnavailable(f"{path} is not a file: choose a file with `store`") from None
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             path.chmod(0o600)
-        if found.st_size == 0:
+        if status.st_size == 0:
             _log.warning(
                 "%s is empty: if models were registered or keys created here, restore it from a backup",
                 path,
@@ -182,7 +186,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
             f"{path} belongs to another program: choose another file with `store`"
         )
     if database.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise StoreUnavailable(_damaged(path), told=_DAMAGE)
+        raise StoreUnavailable(_damaged(path), public_reason=_DAMAGE)
     if version == 0:
         database.execute("BEGIN IMMEDIATE")
         # Two processes may start at once; the second finds the work done.

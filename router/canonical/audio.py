@@ -113,12 +113,12 @@ def read_sound(request: Request) -> SoundRequest:
 
 
 def _sound_source(fields: Mapping[str, object]) -> bytes:
-    given = read_text(fields, "src", MAX_SOURCE_CHARACTERS)
-    if not given:
+    source = read_text(fields, "src", MAX_SOURCE_CHARACTERS)
+    if not source:
         return b""
-    if written := DATA_URI.match(given):
+    if written := DATA_URI.match(source):
         with suppress(ValueError):
-            return b64decode(given[written.end() :], validate=True)
+            return b64decode(source[written.end() :], validate=True)
     raise BadRequest("`src` must be a sound, as a data URI in base64", param="src")
 
 
@@ -132,8 +132,8 @@ def _voice(fields: Mapping[str, object]) -> str:
 
 
 def _audio_format(fields: Mapping[str, object]) -> AudioFormat | None:
-    said = read_choice(fields, "response_format", "", "mp3", "opus", "aac", "flac", "wav", "pcm")
-    return cast("AudioFormat", said) if said else None
+    choice = read_choice(fields, "response_format", "", "mp3", "opus", "aac", "flac", "wav", "pcm")
+    return cast("AudioFormat", choice) if choice else None
 
 
 MAX_HINT_CHARACTERS = 32_000
@@ -187,9 +187,9 @@ def read_transcription(request: Request) -> Transcription:
 
 
 def _granularities(fields: Mapping[str, object]) -> list[object]:
-    given = fields.get("timestamp_granularities")
-    said = given if isinstance(given, list) else [given] if given else []
-    if any(one not in _GRANULARITIES for one in said):
+    value = fields.get("timestamp_granularities")
+    entries = value if isinstance(value, list) else [value] if value else []
+    if any(entry not in _GRANULARITIES for entry in entries):
         name = "timestamp_granularities"
         raise BadRequest(f"`{name}` are of: {', '.join(_GRANULARITIES)}", param=name)
-    return said
+    return entries

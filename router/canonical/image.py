@@ -120,26 +120,26 @@ def _size(fields: Mapping[str, object]) -> tuple[int | None, int | None]:
     size = fields.get("size")
     if size is None or size == "auto":
         return width, height
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    sides = [int(side) for side in found.groups()] if found else []
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    sides = [int(side) for side in match.groups()] if match else []
     if not sides or max(sides) > MAX_SIDE:
-        words = f"`size` must be auto, or WIDTHxHEIGHT of at most {MAX_SIDE:,} pixels each"
-        raise BadRequest(words, param="size")
+        message = f"`size` must be auto, or WIDTHxHEIGHT of at most {MAX_SIDE:,} pixels each"
+        raise BadRequest(message, param="size")
     return width or sides[0], height or sides[1]
 
 
 def _sources(form: FormBody, name: str) -> tuple[bytes | str, ...]:
     sent = form.files.get(name, ())
-    given = form.fields.get(name)
-    said = given if isinstance(given, list) else [given] if given else []
-    if len(sent) + len(said) > MAX_SOURCES:
+    value = form.fields.get(name)
+    entries = value if isinstance(value, list) else [value] if value else []
+    if len(sent) + len(entries) > MAX_SOURCES:
         raise BadRequest(f"`{name}` holds at most {MAX_SOURCES} images", param=name)
-    return (*sent, *(_source(one, name) for one in said))
+    return (*sent, *(_source(entry, name) for entry in entries))
 
 
-def _source(given: object, name: str) -> bytes | str:
+def _source(value: object, name: str) -> bytes | str:
     # Clients of OpenAI's GPT image models wrap the address in an object.
-    address = given.get("image_url") if isinstance(given, dict) else given
+    address = value.get("image_url") if isinstance(value, dict) else value
     if isinstance(address, str):
         if written := DATA_URI.match(address):
             return _decoded(address[written.end() :], name)

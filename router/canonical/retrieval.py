@@ -62,24 +62,24 @@ def read_embedding(request: Request) -> Embedding:
     )
 
 
-def _inputs(given: object) -> tuple[Input, ...]:
-    match given:
+def _inputs(value: object) -> tuple[Input, ...]:
+    match value:
         case [int(), *_] | str():
-            return (_input(given, "input"),)
-        case [_, *_] if len(given) <= MAX_INPUTS:
-            return tuple(_input(one, f"input[{at}]") for at, one in enumerate(given))
+            return (_input(value, "input"),)
+        case [_, *_] if len(value) <= MAX_INPUTS:
+            return tuple(_input(entry, f"input[{index}]") for index, entry in enumerate(value))
         case [_, *_]:
             raise BadRequest(f"`input` lists at most {MAX_INPUTS:,} texts", param="input")
     raise BadRequest("`input` must be a text or a list that is not empty", param="input")
 
 
-def _input(given: object, param: str) -> Input:
-    match given:
+def _input(value: object, param: str) -> Input:
+    match value:
         case str(text) if 0 < len(text) <= MAX_INPUT_CHARACTERS:
             return text
-        case [_, *_] if len(given) <= MAX_INPUT_TOKENS:
-            tokens = tuple(one for one in given if _is_token(one))
-            if len(tokens) == len(given):
+        case [_, *_] if len(value) <= MAX_INPUT_TOKENS:
+            tokens = tuple(token for token in value if _is_token(token))
+            if len(tokens) == len(value):
                 return tokens
     raise BadRequest(
         f"`{param}` must be a text of 1 to {MAX_INPUT_CHARACTERS:,} characters, or as many numbers of tokens"
@@ -88,8 +88,8 @@ def _input(given: object, param: str) -> Input:
     )
 
 
-def _is_token(given: object) -> TypeGuard[int]:
-    return type(given) is int and 0 <= given <= _MOST_TOKEN
+def _is_token(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _MOST_TOKEN
 
 
 MAX_QUERY_CHARACTERS = 1_000_000
@@ -121,18 +121,20 @@ class Rerank:
 def read_rerank(request: Request) -> Rerank:
     """Read a request in the form of Jina and Cohere; raise `BadRequest`, which names the field."""
     fields = parse_json_object(request.body)
-    given = read_list(fields, "documents", MAX_DOCUMENTS)
+    documents = read_list(fields, "documents", MAX_DOCUMENTS)
     return Rerank(
         query=read_required_text(fields, "query", MAX_QUERY_CHARACTERS),
-        documents=tuple(_document(one, f"documents[{at}]") for at, one in enumerate(given)),
+        documents=tuple(
+            _document(document, f"documents[{index}]") for index, document in enumerate(documents)
+        ),
         top_n=read_integer(fields, "top_n", 1, 2**31 - 1),
         with_documents=read_flag(fields, "return_documents") is not False,
         others=unread_fields(fields, RERANK_FIELDS),
     )
 
 
-def _document(given: object, param: str) -> str:
-    match given:
+def _document(value: object, param: str) -> str:
+    match value:
         case str(text) | {"text": str(text)} if len(text) <= MAX_DOCUMENT_CHARACTERS:
             return text
     raise BadRequest(
@@ -245,34 +247,36 @@ def _coded(text: str) -> bytes | None:
 
 
 def _keys(fields: Mapping[str, object]) -> tuple[Key, ...]:
-    given = read_list(fields, "keys", MAX_KEYS)
-    keys = tuple(_key(one, f"keys[{at}]") for at, one in enumerate(given))
-    for at, key in enumerate(keys):
+    values = read_list(fields, "keys", MAX_KEYS)
+    keys = tuple(_key(value, f"keys[{index}]") for index, value in enumerate(values))
+    for index, key in enumerate(keys):
         if len(key) != len(keys[0]):
-            raise BadRequest("all keys must be of the same length", param=f"keys[{at}]")
+            raise BadRequest("all keys must be of the same length", param=f"keys[{index}]")
     return keys
 
 
-def _key(given: object, param: str) -> Key:
-    if isinstance(given, list) and 0 < len(given) <= MAX_KEY_LENGTH:
-        numbers = tuple(float(one) for one in given if _is_number(one))
-        if len(numbers) == len(given):
+def _key(value: object, param: str) -> Key:
+    if isinstance(value, list) and 0 < len(value) <= MAX_KEY_LENGTH:
+        numbers = tuple(float(number) for number in value if _is_number(number))
+        if len(numbers) == len(value):
             return numbers
     raise BadRequest(f"`{param}` must be a list of 1 to {MAX_KEY_LENGTH:,} numbers", param=param)
 
 
-def _is_number(given: object) -> TypeGuard[float]:
-    if isinstance(given, bool) or not isinstance(given, int | float):
+def _is_number(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return -_LARGEST <= given <= _LARGEST
+    return -_LARGEST <= value <= _LARGEST
 
 
 def _values(fields: Mapping[str, object], keys: int) -> tuple[str, ...]:
-    given = read_list(fields, "values", MAX_KEYS)
-    if len(given) != keys:
+    values = read_list(fields, "values", MAX_KEYS)
+    if len(values) != keys:
         raise BadRequest("there must be as many values as keys", param="values")
-    for at, value in enumerate(given):
+    for index, value in enumerate(values):
         if not isinstance(value, str) or len(value) > MAX_VALUE_CHARACTERS:
-            words = f"`values[{at}]` must be a text of at most {MAX_VALUE_CHARACTERS:,} characters"
-            raise BadRequest(words, param=f"values[{at}]")
-    return tuple(map(str, given))
+            message = (
+                f"`values[{index}]` must be a text of at most {MAX_VALUE_CHARACTERS:,} characters"
+            )
+            raise BadRequest(message, param=f"values[{index}]")
+    return tuple(map(str, values))

@@ -100,7 +100,7 @@ def read(request: Request) -> TextRequest:
     chat = request.kind is Kind.CHAT
     tools = _tools(fields) if chat else ()
     choice, name = _tool_choice(fields, tools)
-    asked = TextRequest(
+    text_request = TextRequest(
         kind=request.kind,
         prompts=() if chat else _prompts(fields),
         messages=_messages(fields) if chat else (),
@@ -117,9 +117,9 @@ def read(request: Request) -> TextRequest:
         tool_name=name,
         others=unread_fields(fields, READ, _USUAL),
     )
-    if asked.choices > MAX_CHOICES:
+    if text_request.choices > MAX_CHOICES:
         raise BadRequest(f"at most {MAX_CHOICES} texts for one request", param="n")
-    return asked
+    return text_request
 
 
 def _sampling(fields: Mapping[str, object]) -> Sampling:
@@ -154,12 +154,12 @@ def _messages(fields: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
         raise BadRequest("`messages` must be a list of messages", param="messages")
     if len(messages) > MAX_MESSAGES:
         raise BadRequest(f"at most {MAX_MESSAGES:,} messages", param="messages")
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         match message:
             case {"role": str(role), **rest} if 0 < len(role) <= _ROLES:
-                _check_content(rest.get("content"), f"messages[{at}].content")
+                _check_content(rest.get("content"), f"messages[{index}].content")
             case _:
-                raise BadRequest("a message must have a role", param=f"messages[{at}].role")
+                raise BadRequest("a message must have a role", param=f"messages[{index}].role")
     return tuple(messages)
 
 
@@ -173,8 +173,8 @@ def _check_content(content: object, param: str) -> None:
 
 
 def _stop(fields: Mapping[str, object]) -> tuple[str, ...]:
-    given = fields.get("stop")
-    stops = [given] if isinstance(given, str) else given or []
+    value = fields.get("stop")
+    stops = [value] if isinstance(value, str) else value or []
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise BadRequest("`stop` must be a text or a list of texts", param="stop")
     if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
@@ -193,8 +193,8 @@ def _include_usage(fields: Mapping[str, object]) -> bool:
 def _logprobs(fields: Mapping[str, object], *, chat: bool) -> int | None:
     if not chat:
         return read_integer(fields, "logprobs", 0, MAX_LIKELIEST)
-    most = read_integer(fields, "top_logprobs", 0, MAX_LIKELIEST)
-    return most or 0 if read_flag(fields, "logprobs") else None
+    likeliest = read_integer(fields, "top_logprobs", 0, MAX_LIKELIEST)
+    return likeliest or 0 if read_flag(fields, "logprobs") else None
 
 
 def _schema(fields: Mapping[str, object]) -> Mapping[str, object] | None:
@@ -216,12 +216,12 @@ def _tools(fields: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise BadRequest(f"`tools` must be a list of at most {MAX_TOOLS} tools", param="tools")
     functions: list[Mapping[str, object]] = []
-    for at, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         match tool:
             case {"type": "function", "function": {"name": str(), **_rest}}:
                 functions.append(tool["function"])
             case _:
-                raise BadRequest("a tool must be a function with a name", param=f"tools[{at}]")
+                raise BadRequest("a tool must be a function with a name", param=f"tools[{index}]")
     return tuple(functions)
 
 

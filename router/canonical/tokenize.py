@@ -44,13 +44,13 @@ class Tokenize:
 def read(request: Request) -> Tokenize:
     """Read a request for tokens; raise `BadRequest`, which names the field."""
     fields = parse_json_object(request.body)
-    found = [name for name in TEXTS if fields.get(name) is not None]
-    if len(found) != 1:
-        words = ", ".join(f"`{name}`" for name in TEXTS)
-        raise BadRequest(f"one of {words} must be a text", param=(*found[1:], TEXTS[0])[0])
+    present = [name for name in TEXTS if fields.get(name) is not None]
+    if len(present) != 1:
+        choices = ", ".join(f"`{name}`" for name in TEXTS)
+        raise BadRequest(f"one of {choices} must be a text", param=(*present[1:], TEXTS[0])[0])
     first, second = (read_flag(fields, name) for name in SPECIALS)
     return Tokenize(
-        text=read_text(fields, found[0], MAX_TEXT_CHARACTERS),
+        text=read_text(fields, present[0], MAX_TEXT_CHARACTERS),
         special=second if first is None else first,
         others=unread_fields(fields, READ),
     )

@@ -42,13 +42,13 @@ def read_form(request: Request, values: Set[str] = frozenset()) -> FormBody:
         name, content = part.name.removesuffix("[]"), request.body[part.start : part.end]
         if part.is_file:
             files.setdefault(name, []).append(content)
-        elif said := _text(name, content):
-            value = _value(said) if name in values else said
+        elif text := _text(name, content):
+            value = _value(text) if name in values else text
             if part.name != name:
                 earlier = fields.get(name)
                 value = [*(earlier if isinstance(earlier, list) else ()), value]
             fields[name] = value
-    return FormBody(fields, {name: tuple(found) for name, found in files.items()})
+    return FormBody(fields, {name: tuple(contents) for name, contents in files.items()})
 
 
 def _text(name: str, content: bytes) -> str:
@@ -60,12 +60,12 @@ def _text(name: str, content: bytes) -> str:
         raise BadRequest(f"`{name}` is not UTF-8", param=name) from error
 
 
-def _value(said: str) -> object:
+def _value(text: str) -> object:
     try:
-        value = orjson.loads(said.lower())
+        value = orjson.loads(text.lower())
     except orjson.JSONDecodeError:
-        return said
-    return value if isinstance(value, bool | int | float) else said
+        return text
+    return value if isinstance(value, bool | int | float) else text
 
 
 MAX_OTHERS = 32
@@ -87,9 +87,9 @@ class WithOtherFields(Protocol):
         """The fields that a dialect maps, drops and names, or refuses."""
 
 
-def dropped_names(asked: WithOtherFields) -> list[str]:
+def dropped_names(request: WithOtherFields) -> list[str]:
     """Return the names of `unread_fields`, sorted: those of up to 64 plain characters, and at most `MAX_OTHERS` of them."""
-    return sorted(name for name in asked.others if _NAME.fullmatch(name))[:MAX_OTHERS]
+    return sorted(name for name in request.others if _NAME.fullmatch(name))[:MAX_OTHERS]
 
 
 def unread_fields(
@@ -154,13 +154,13 @@ def read_required_text(fields: Mapping[str, object], name: str, most: int) -> st
     return value
 
 
-def read_choice(fields: Mapping[str, object], name: str, usual: str, *rest: str) -> str:
+def read_choice(fields: Mapping[str, object], name: str, usual: str, *choices: str) -> str:
     """Read one of several words; `usual` if there is none."""
     value = fields.get(name)
     if value is None:
         return usual
-    if value not in (usual, *rest):
-        raise BadRequest(f"`{name}` must be one of: {', '.join((usual, *rest))}", param=name)
+    if value not in (usual, *choices):
+        raise BadRequest(f"`{name}` must be one of: {', '.join((usual, *choices))}", param=name)
     return str(value)
 
 

@@ -64,7 +64,7 @@ class Starter(Dialect, Protocol):
     ) -> AbstractAsyncContextManager[Answer]:
         """Enter as `Dialect.answer` does, with the reply to what `prepare` returned, which was sent already."""
 
-    def whole(self, candidate: Candidate, reply: "Reply") -> Answer | None:
+    def answer_if_complete(self, candidate: Candidate, reply: "Reply") -> Answer | None:
         """Return the answer if it has arrived in one piece; `None` if there is more to do than to pass it on."""
 
 
@@ -133,12 +133,12 @@ class LazyDialects(Mapping[str, Dialect]):
         self._made: dict[str, Dialect] = {}
 
     def __getitem__(self, name: str) -> Dialect:
-        made = self._made.get(name)
-        if made is None:
+        dialect = self._made.get(name)
+        if dialect is None:
             if name not in NAMES:
                 raise KeyError(name)
-            made = self._made[name] = load(name)(self._links)
-        return made
+            dialect = self._made[name] = load(name)(self._links)
+        return dialect
 
     def __iter__(self) -> Iterator[str]:
         return iter(NAMES)
@@ -152,36 +152,36 @@ RECOGNISED_FIRST = ("tgi_http", "openai_http", "llama_stack_http", "localai_grpc
 
 
 async def recognise(
-    dialects: Mapping[str, Dialect], asked: Sequence[tuple[str, Worker]]
+    dialects: Mapping[str, Dialect], workers: Sequence[tuple[str, Worker]]
 ) -> list[tuple[str, Recognition]]:
     """Try dialects one after the other, each with its own `Worker`, until one recognises it; return what each saw."""
-    seen: list[tuple[str, Recognition]] = []
-    for name, worker in asked:
+    results: list[tuple[str, Recognition]] = []
+    for name, worker in workers:
         try:
             dialect = dialects[name]
         except WorkerFailed as lacks:
-            seen.append((name, Recognition("nothing", str(lacks))))
+            results.append((name, Recognition("nothing", str(lacks))))
             continue
         if not isinstance(dialect, Recognises):
             continue
         recognition = await dialect.recognise(worker)
-        seen.append((name, recognition))
+        results.append((name, recognition))
         if recognition.said is not None or recognition.waits:
             break
-    return seen
+    return results
 
 
 async def explain_silence(dialects: Mapping[str, Dialect], worker: Worker) -> str:
     """Return why a worker does not answer, as its own dialect sees it; empty if that cannot tell in time."""
     try:
         async with asyncio.timeout(ALIVE_SECONDS):
-            seen = await recognise(dialects, [(worker.dialect, worker)])
+            results = await recognise(dialects, [(worker.dialect, worker)])
     except TimeoutError:
         return ""
-    return seen[0][1].came if seen else ""
+    return results[0][1].came if results else ""
 
 
 def recognition_order(names: Sequence[str]) -> list[str]:
     """Return dialects in the order in which they are tried."""
-    known = [name for name in RECOGNISED_FIRST if name in names]
-    return [*known, *(name for name in sorted(names) if name not in (*known, "peer"))]
+    first = [name for name in RECOGNISED_FIRST if name in names]
+    return [*first, *(name for name in sorted(names) if name not in (*first, "peer"))]

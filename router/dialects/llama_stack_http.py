@@ -33,7 +33,7 @@ from router.workers import Worker
 ENDPOINTS: Mapping[str, str] = {
     "POST /inference": "chats, streams too; if the worker does not stream, the node does",
     **{
-        f"{call.method} {call.path}".strip(): f"forwarded to a service of type `{SERVICES[call.kinds[0]].shown}`"
+        f"{call.method} {call.path}".strip(): f"forwarded to a service of type `{SERVICES[call.kinds[0]].cli_name}`"
         for call in CALLS
         if call.protocol == LLAMA_STACK
     },
@@ -70,15 +70,15 @@ class LlamaStackHttp(Translator):
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its answer to an empty request: an error about missing fields."""
         url = self.url(worker, "inference")
-        asked = f"empty POST {url.path}"
-        heard = await send_probe(self._places, worker, url, method="POST", body=b"{}")
-        if heard.status not in _LACKING or not isinstance(heard.json, dict):
-            return Recognition(asked, heard.came, silent=heard.silent)
+        question = f"empty POST {url.path}"
+        result = await send_probe(self._places, worker, url, method="POST", body=b"{}")
+        if result.status not in _LACKING or not isinstance(result.json, dict):
+            return Recognition(question, result.summary, silent=result.silent)
         services = await services_of(self._links, worker)
-        came = f"{heard.status}, it reports missing fields of /inference"
+        finding = f"{result.status}, it reports missing fields of /inference"
         if services:
-            came += f"; and {describe_services(services)}"
-        return Recognition(asked, came, WorkerDescription("Llama Stack", services))
+            finding += f"; and {describe_services(services)}"
+        return Recognition(question, finding, WorkerDescription("Llama Stack", services))
 
 
 def create(links: Links) -> LlamaStackHttp:
@@ -86,37 +86,37 @@ def create(links: Links) -> LlamaStackHttp:
     return LlamaStackHttp(links)
 
 
-def mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
+def mapped(request: TextRequest, worker: Worker) -> MappedRequest:
     """Translate a chat to Llama Stack; raise `WorkerUnable` if that would change the answer."""
-    given = asked.sampling
+    sampling = request.sampling
     options = {
-        "max_tokens": given.max_tokens,
-        "temperature": given.temperature,
-        "top_p": given.top_p,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
     }
     options = {name: value for name, value in options.items() if value is not None}
     body: dict[str, object] = {
         "model": worker.own_model,
-        "messages": list(map(_message, asked.messages)),
+        "messages": list(map(_message, request.messages)),
     }
     if options:
         body["options"] = options
-    if asked.n > 1:
-        body["n_completions"] = asked.n
+    if request.n > 1:
+        body["n_completions"] = request.n
     # The pieces of a stream do not say to which candidate they belong.
-    streamed = asked.stream and asked.n == 1
-    said = {**body, "stream": True} if streamed else body
-    return MappedRequest("inference", (said,), unheard(asked, *_HEARD), streamed, body)
+    streamed = request.stream and request.n == 1
+    payload = {**body, "stream": True} if streamed else body
+    return MappedRequest("inference", (payload,), unheard(request, *_HEARD), streamed, body)
 
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
     refuse_tool_calls("Llama Stack", message)
     role, content = str(message["role"]), message.get("content")
-    said: dict[str, object] = {"role": _ROLES.get(role, role)}
+    payload: dict[str, object] = {"role": _ROLES.get(role, role)}
     if isinstance(name := message.get("name"), str):
-        said["metadata"] = {"name": name}
+        payload["metadata"] = {"name": name}
     if not isinstance(content, list):
-        return said | {"text": content or ""}
+        return payload | {"text": content or ""}
     texts: list[str] = []
     attachments: list[dict[str, str]] = []
     for part in content:
@@ -127,8 +127,8 @@ def _message(message: Mapping[str, object]) -> dict[str, object]:
                 attachments.append(_attachment(url))
             case _:
                 raise WorkerUnable("it supports only texts and images", param="messages")
-    said["text"] = "\n".join(texts)
-    return said | ({"attachments": attachments} if attachments else {})
+    payload["text"] = "\n".join(texts)
+    return payload | ({"attachments": attachments} if attachments else {})
 
 
 def _attachment(url: str) -> dict[str, str]:
@@ -145,58 +145,58 @@ def part(_: TextRequest, data: bytes) -> OutputPiece:
     """Read one piece of a streamed message."""
     if data == b"[DONE]":
         return OutputPiece(over=True)
-    said = _success(data)
-    piece = _candidates(said)[0] if "candidates" in said else said
+    answer = _success(data)
+    piece = _candidates(answer)[0] if "candidates" in answer else answer
     if not _OF_A_PIECE & set(piece):
         raise WorkerFailed("an event of the worker's stream is not a part of a message")
     read = _message_of(piece, 0)
     return OutputPiece(
-        read.text, read.reason, _usage(said), read.calls, over=piece.get("is_complete") is True
+        read.text, read.reason, _usage(answer), read.calls, over=piece.get("is_complete") is True
     )
 
 
-def whole(asked: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> list[Event]:
+def whole(request: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> list[Event]:
     """Read a whole answer with all its candidates."""
-    said = _success(body)
-    candidates = _candidates(said)
-    if len(candidates) < asked.n:
-        raise WorkerUnable(f"the worker returned {len(candidates)} of {asked.n} texts", param="n")
-    told, events = _usage(said), list[Event]()
-    for choice, candidate in enumerate(candidates[: asked.n]):
+    answer = _success(body)
+    candidates = _candidates(answer)
+    if len(candidates) < request.n:
+        raise WorkerUnable(f"the worker returned {len(candidates)} of {request.n} texts", param="n")
+    reported, events = _usage(answer), list[Event]()
+    for choice, candidate in enumerate(candidates[: request.n]):
         read = _message_of(candidate, choice)
-        spent = told if choice == 0 else Usage(0, 0)
-        if told is None:
-            guess = estimate_usage(asked, choice, read.text)
+        usage = reported if choice == 0 else Usage(0, 0)
+        if reported is None:
+            guess = estimate_usage(request, choice, read.text)
             # The prompt is counted once.
-            spent = Usage(0 if choice else guess.prompt, guess.completion, estimated=True)
+            usage = Usage(0 if choice else guess.prompt, guess.completion, estimated=True)
         events += in_one_piece(
-            asked, choice, OutputPiece(read.text, read.reason, spent, read.calls)
+            request, choice, OutputPiece(read.text, read.reason, usage, read.calls)
         )
     return events
 
 
-def _candidates(said: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    given = said.get("candidates")
-    if not isinstance(given, list) or not given or not all(isinstance(c, dict) for c in given):
+def _candidates(answer: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    rows = answer.get("candidates")
+    if not isinstance(rows, list) or not rows or not all(isinstance(c, dict) for c in rows):
         raise WorkerFailed("the worker's answer has no candidates")
-    return given
+    return rows
 
 
-def _message_of(said: Mapping[str, object], choice: int) -> OutputPiece:
-    text, reason = said.get("text") or "", said.get("finish_reason")
+def _message_of(message: Mapping[str, object], choice: int) -> OutputPiece:
+    text, reason = message.get("text") or "", message.get("finish_reason")
     if not isinstance(text, str):
         raise WorkerFailed("the worker's message has no text")
     ended: Reason | None = None
     if isinstance(reason, str):
         ended = _REASONS.get(reason, "stop")
-    elif said.get("eot") is True:
+    elif message.get("eot") is True:
         ended = "stop"
-    return OutputPiece(text, ended, calls=_calls(said.get("tool_call"), choice))
+    return OutputPiece(text, ended, calls=_calls(message.get("tool_call"), choice))
 
 
-def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
+def _calls(value: object, choice: int) -> tuple[ToolCall, ...]:
     """Read a call of one of the model's own tools: a request cannot offer any."""
-    match given:
+    match value:
         case None:
             return ()
         case {"name": str(name), **rest}:
@@ -205,22 +205,22 @@ def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
             raise WorkerFailed("the worker called a tool without a name")
     arguments = rest.get("arguments")
     merged: dict[str, object] = {}
-    for named in arguments if isinstance(arguments, list) else [arguments or {}]:
-        if not isinstance(named, dict):
+    for piece in arguments if isinstance(arguments, list) else [arguments or {}]:
+        if not isinstance(piece, dict):
             raise WorkerFailed("the arguments of a tool that the worker called have no names")
-        merged |= named
+        merged |= piece
     return (ToolCall(f"call_{uuid4().hex}", name, written_answer(merged).decode(), choice),)
 
 
 def _success(body: bytes) -> Mapping[str, object]:
-    said = answer_object(body)
-    if said.get("error"):
+    answer = answer_object(body)
+    if answer.get("error"):
         raise WorkerFailed("the worker returned an error with a success status")
-    return said
+    return answer
 
 
-def _usage(said: Mapping[str, object]) -> Usage | None:
-    match said.get("usage"):
+def _usage(answer: Mapping[str, object]) -> Usage | None:
+    match answer.get("usage"):
         case {"input_tokens": int(read), "output_tokens": int(written)} if (
             0 <= read <= _MOST_TOKENS and 0 <= written <= _MOST_TOKENS
         ):
@@ -232,13 +232,13 @@ def _addressed(body: bytes, worker: Worker) -> bytes:
     return splice_model(body, worker.own_model)
 
 
-def _took(asked: bytes, body: bytes, _: Callable[[str], str]) -> Usage | None:
+def _took(request: bytes, body: bytes, _: Callable[[str], str]) -> Usage | None:
     """Read the usage of an answer that is passed on unchanged; raise a `WorkerError` if it is no valid answer."""
-    said = _success(body)
-    given, wanted = len(_candidates(said)), count_of(orjson.loads(asked).get("n_completions"))
-    if given < wanted:
-        raise WorkerUnable(f"the worker returned {given} of {wanted} texts", param="n")
-    return _usage(said)
+    answer = _success(body)
+    count, wanted = len(_candidates(answer)), count_of(orjson.loads(request).get("n_completions"))
+    if count < wanted:
+        raise WorkerUnable(f"the worker returned {count} of {wanted} texts", param="n")
+    return _usage(answer)
 
 
 PASSING = PassThrough(calls=frozenset({"inference"}), addressed=_addressed, whole=_took)

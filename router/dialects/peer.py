@@ -109,7 +109,7 @@ class Peer:
         """Enter with the reply to what `prepare` returned, which was sent already."""
         return self.answer(request, candidate, None if reply.refused else reply)
 
-    def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:  # noqa: ARG002 (as workers' dialects)
+    def answer_if_complete(self, candidate: Candidate, reply: Reply) -> Answer | None:  # noqa: ARG002 (as workers' dialects)
         """Return a node's successful JSON answer if it has arrived in one piece."""
         headers = reply.headers
         facts = headers.facts or facts_of(headers)
@@ -145,14 +145,14 @@ class Peer:
         if request.target is not None:
             target, model = calls.format_target(request.target), candidate.service.model
             lines += header_lines({TARGET: target, MODEL: model})
-        body, said = request.body, request.verbatim
-        if said and accepts(said, candidate.service):
-            if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
-                lines += header_lines({VERBATIM: verbatim.format_header(said)})
-                body += said.body
-            elif said.needs:
+        body, original = request.body, request.verbatim
+        if original and accepts(original, candidate.service):
+            if len(body) + len(original.body) <= self._links.settings.max_body_bytes:
+                lines += header_lines({VERBATIM: verbatim.format_header(original)})
+                body += original.body
+            elif original.needs:
                 raise WorkerUnable(
-                    "the request is too long to be forwarded unchanged", param=said.needs
+                    "the request is too long to be forwarded unchanged", param=original.needs
                 )
         head = forwarded_head(request, link.start(request.kind), len(body), lines)
         return Call(link.place, head, body)
@@ -201,14 +201,14 @@ class PeerCall:
             self._sending = SentCall(call, links.settings, link.deadlines, read, self._reply)
             return await self._sending.__aenter__()
         except (WorkerError, HttpError) as error:
-            self._visit.failed(error)
+            self._visit.record_failure(error)
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._sending is not None:
             await self._sending.__aexit__(kind, error, trace)
         if error is not None:
-            self._visit.failed(error)
+            self._visit.record_failure(error)
 
 
 def _wants_usage(request: Request) -> bool:
@@ -241,10 +241,10 @@ async def _read(exchange: Exchange, request: Request, route: Route, *, hides: bo
     return answer
 
 
-def _answer_protocol(exchange: Exchange, said: Verbatim | None) -> str:
+def _answer_protocol(exchange: Exchange, original: Verbatim | None) -> str:
     """Return the protocol that an answer is written in; raise `WorkerFailed` if it is not the caller's."""
     spoken = exchange.header(VERBATIM)
-    if spoken and (said is None or spoken != said.protocol):
+    if spoken and (original is None or spoken != original.protocol):
         raise WorkerFailed("the other node answered in another protocol")
     return spoken
 
@@ -259,11 +259,11 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
     opening, raw = FirstDataDetector(), bytearray()
     while chunk := await exchange.read_some():
         raw += chunk
-        said = opening.take(chunk)
-        if said.startswith(b'{"error"'):
+        beginning = opening.feed(chunk)
+        if beginning.startswith(b'{"error"'):
             raw += await exchange.read_up_to(MAX_TOLD_BYTES)
             raise _error_in_stream(bytes(raw))
-        if said:
+        if beginning:
             return exchange.answer(bytes(raw), route)
         if len(raw) > SILENT_BYTES:
             raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
@@ -272,10 +272,12 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
 
 def _error_in_stream(raw: bytes) -> WorkerFailed:
     events = Splitter(max_event_bytes=len(raw)).feed(raw)
-    told = next((_read_peer_error(event.data) for event in events if event.data), None)
-    words = cleaned(told.message) if told else "the other node has no worker that answers"
-    error = WorkerFailed(words)
-    error.told = told
+    peer_error = next((_read_peer_error(event.data) for event in events if event.data), None)
+    message = (
+        cleaned(peer_error.message) if peer_error else "the other node has no worker that answers"
+    )
+    error = WorkerFailed(message)
+    error.told = peer_error
     return error
 
 
@@ -288,46 +290,50 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
             return WorkerAway("the other node does not admit this one now", hopeful=True)
         return await refusal(exchange)
     body = await exchange.read_up_to(MAX_TOLD_BYTES)
-    told = _read_peer_error(body, exchange) if exchange.ended else None
-    error = _error_for_status(exchange, body[:MAX_REFUSAL_BYTES], told)
+    peer_error = _read_peer_error(body, exchange) if exchange.ended else None
+    error = _error_for_status(exchange, body[:MAX_REFUSAL_BYTES], peer_error)
     if not isinstance(error, WorkerLoading):
-        error.told = told
+        error.told = peer_error
     return error
 
 
-def _error_for_status(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerError:
+def _error_for_status(exchange: Exchange, body: bytes, peer_error: PeerError | None) -> WorkerError:
     status = exchange.status
-    words = cleaned(told.message) if told else f"the other node answered with status {status}"
+    message = (
+        cleaned(peer_error.message)
+        if peer_error
+        else f"the other node answered with status {status}"
+    )
     if status in REFUSALS:
-        return _unsupported_error(told) or rejected(status, body)
+        return _unsupported_error(peer_error) or rejected(status, body)
     if status == 503:
-        return _not_ready_error(exchange, body, words)
+        return _not_ready_error(exchange, body, message)
     if status == 429:
         # The worker itself may ask for a pause; that the node's queue is full right now is no such request.
-        said = busy(exchange)
-        return WorkerBusy(words, retry_after=said.retry_after, named=b'"worker_busy"' in body)
+        pause = busy(exchange)
+        return WorkerBusy(message, retry_after=pause.retry_after, named=b'"worker_busy"' in body)
     if status == 502 and b'"worker_died"' in body:
-        return WorkerDied(words)
-    return Looped(words) if status == LOOP_DETECTED else WorkerFailed(words)
+        return WorkerDied(message)
+    return Looped(message) if status == LOOP_DETECTED else WorkerFailed(message)
 
 
-def _not_ready_error(exchange: Exchange, body: bytes, words: str) -> WorkerError:
+def _not_ready_error(exchange: Exchange, body: bytes, message: str) -> WorkerError:
     if b'"worker_stale"' in body:
-        return WorkerStale(words)
+        return WorkerStale(message)
     loading = readiness.loading_error(body) if b'"model_loading"' in body else None
     # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway. That node knows
     # best whether a worker may be back in a moment.
-    return loading or WorkerAway(words, hopeful=exchange.header(WAIT) == READY)
+    return loading or WorkerAway(message, hopeful=exchange.header(WAIT) == READY)
 
 
 def _read_peer_error(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
     """Read a failure as nodes report it; `None` if it has another shape. The caller bounds its length."""
     try:
-        said = orjson.loads(body)
-        orjson.dumps(said)
+        payload = orjson.loads(body)
+        orjson.dumps(payload)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
-    match said:
+    match payload:
         case {"error": {"message": str(message), **error}, **rest}:
             # At the end of a stream, the error object contains what would otherwise be a header.
             after = exchange.header("retry-after") if exchange else str(error.pop("retry_after", 0))
@@ -358,9 +364,9 @@ def _missing_model_error(body: bytes, kind: Kind) -> WorkerError:
     return WorkerUnable(f"the node does not serve /v1/{kind}", param="model")
 
 
-def _unsupported_error(told: PeerError | None) -> WorkerUnable | None:
+def _unsupported_error(peer_error: PeerError | None) -> WorkerUnable | None:
     """Return the error if the remote worker's protocol cannot express the request: another worker's may."""
-    if told is None or told.error.get("code") != WorkerUnable.code:
+    if peer_error is None or peer_error.error.get("code") != WorkerUnable.code:
         return None
-    param = told.error.get("param")
-    return WorkerUnable(told.message, param=param if isinstance(param, str) else "")
+    param = peer_error.error.get("param")
+    return WorkerUnable(peer_error.message, param=param if isinstance(param, str) else "")

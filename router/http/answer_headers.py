@@ -21,10 +21,10 @@ class AnswerHeaders(dict[str, str]):
 
     facts: "HeadFacts | None" = None
 
-    def with_worker_headers(self, told: Mapping[str, str]) -> "AnswerHeaders":
+    def with_worker_headers(self, added: Mapping[str, str]) -> "AnswerHeaders":
         """Return a copy with other headers added, which change none of the facts."""
         headers = AnswerHeaders(self)
-        headers.update(told)
+        headers.update(added)
         headers.facts = facts_of(self)
         return headers
 
@@ -43,8 +43,8 @@ def facts_of(headers: AnswerHeaders) -> HeadFacts:
     facts = headers.facts
     if facts is None:
         # Names of media types have no case; their parameters, such as the boundary of parts, may have one.
-        kind, semicolon, rest = headers.get("content-type", _UNKNOWN_TYPE).partition(";")
-        content_type = f"{kind.lower()}{semicolon}{rest}"
+        kind, semicolon, parameters = headers.get("content-type", _UNKNOWN_TYPE).partition(";")
+        content_type = f"{kind.lower()}{semicolon}{parameters}"
         plain = "json" in content_type and "content-encoding" not in headers
         shown = _NOTHING
         if not headers.keys().isdisjoint(_SHOWN):

@@ -35,10 +35,10 @@ _HEAD_END = b"\r\n\r\n"
 class ConnectionOwner(Protocol):
     """Owner of a connection between requests."""
 
-    def free(self, connection: "Connection") -> None:
+    def release(self, connection: "Connection") -> None:
         """Take back a connection on which the next request may be sent."""
 
-    def lost(self, connection: "Connection") -> None:
+    def discard(self, connection: "Connection") -> None:
         """Forget a connection that is closed."""
 
 
@@ -60,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, home: "ConnectionOwner") -> None:
         self.loop = asyncio.get_running_loop()
         """Cached: each call of `get_running_loop` costs a system call before Python 3.12."""
-        self.prompt = False
+        self.can_run_inline = False
         """Whether the reader is woken only after all bytes read from the socket have been processed."""
         self.streamed = False
         """Whether the last answer came in chunks, without a length known in advance."""
@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread: select.poll | None = None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the connection is open."""
         return self._transport is not None and not self._transport.is_closing()
 
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
-        if not self.prompt:
+        if not self.can_run_inline:
             return True
         if self._unread is None:
             self._unread = _poll_unread(transport)
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
             reply = self.begin(head, body if small else b"")
             if not small:
                 await self._send(body, reply)
-            await reply.head()
+            await reply.wait_for_head()
         except BaseException:
             # The worker shall notice that the request is given up.
             self.abort()
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             raise HungUp("the connection is closed", untouched=True)
         reply = self._reply = Reply(self)
-        if batch is None or not self.prompt:
+        if batch is None or not self.can_run_inline:
             transport.write(head + body)
         else:
             self._unsent = head + body
@@ -146,20 +146,20 @@ class Connection(asyncio.BufferedProtocol):
         """Read the socket in large pieces, or in pieces of the usual size."""
         self._read_buffer = _INWARD if much else _LITTLE
 
-    def resume(self) -> None:
+    def resume_reading(self) -> None:
         """Read the socket again."""
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
     def _pause(self, reply: Reply) -> None:
-        if reply.held >= reply.enough and self._transport is not None:
+        if reply.buffered >= reply.wake_threshold and self._transport is not None:
             self._paused = reply.full = True
             self._transport.pause_reading()
 
     async def _send(self, body: bytes, reply: Reply) -> None:
         self._writing, pieces, wire = True, memoryview(body), self._transport
-        if wire is not None and self.prompt and wire.get_extra_info("sslcontext") is None:
+        if wire is not None and self.can_run_inline and wire.get_extra_info("sslcontext") is None:
             self._spare = socket.socket(fileno=os.dup(wire.get_extra_info("socket").fileno()))
         for start in range(0, len(body), _PIECE_BYTES):
             transport = self._transport
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
-        self.prompt = transport.get_extra_info("socket") is not None
+        self.can_run_inline = transport.get_extra_info("socket") is not None
 
     def pause_writing(self) -> None:
         """Make the writer wait: the transport's buffer is full."""
@@ -204,11 +204,11 @@ class Connection(asyncio.BufferedProtocol):
             # The bytes answer no request.
             self.abort()
             return
-        if self._between_chunks and reply.passes(data):
+        if self._between_chunks and reply.try_cut_through(data):
             return
         begins = not (self._bytes_without_body or reply.status)
-        known = self._known_head if begins else None
-        if known is not None and self._take_known_head(data, reply, known):
+        known_head = self._known_head if begins else None
+        if known_head is not None and self._take_known_head(data, reply, known_head):
             return
         self._bytes_without_body += len(data)
         try:
@@ -222,8 +222,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._break(NotHttp("the response headers are too long"))
         # All bytes are taken in, and the connection is released if it may be, before any reader acts on them.
         if self._reply is reply:
-            reply.news()
-            if reply.held >= FULL_BYTES and not self._paused:
+            reply.notify()
+            if reply.buffered >= FULL_BYTES and not self._paused:
                 self._pause(reply)
         elif reply.complete:
             self._end(data, reply, begins=begins)
@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
                 reply.fail(HungUp("the other side closed the connection", untouched=untouched))
         # The parser refers to the connection: both would stay until the garbage collector runs.
         del self._parser
-        self._home.lost(self)
+        self._home.discard(self)
 
     # Called by the parser.
 
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         if reply is None:
             return
         if reply.status:
-            reply.take(piece)
+            reply.feed_data(piece)
         else:
             self._break(NotHttp("an informational response has a body"))
 
@@ -313,9 +313,9 @@ class Connection(asyncio.BufferedProtocol):
         # A server that answers before it has read the whole request may take the rest of it for the next one.
         sent = not (self._writing or self._unsent or transport.get_write_buffer_size())
         if self._paused:
-            self.resume()
+            self.resume_reading()
         if sent and stays and not transport.is_closing():
-            self._home.free(self)
+            self._home.release(self)
         else:
             transport.abort()
 
@@ -324,31 +324,31 @@ class Connection(asyncio.BufferedProtocol):
         if self._reply is None:
             self.abort()
 
-    def _take_known_head(self, data: bytes | memoryview, reply: Reply, seen: _KnownHead) -> bool:
+    def _take_known_head(self, data: bytes | memoryview, reply: Reply, known: _KnownHead) -> bool:
         """Take in a whole answer whose head was parsed before on this connection, and return whether it was one."""
-        whole, headers, cut_at = bytes(data), seen.headers, 0
-        if seen.tells and (other := heads.split_worker_lines(whole)) is not None:
-            whole, told, cut_at = other
-            headers = headers.with_worker_headers(told)
-        found = seen.head.match(whole)
-        if found is None or found[0] + found[1] != len(whole) or cut_at + len(_HEAD_END) > found[0]:
+        whole, headers, cut_at = bytes(data), known.headers, 0
+        if known.tells and (other := heads.split_worker_lines(whole)) is not None:
+            whole, added, cut_at = other
+            headers = headers.with_worker_headers(added)
+        match = known.head.match(whole)
+        if match is None or match[0] + match[1] != len(whole) or cut_at + len(_HEAD_END) > match[0]:
             return False
         self._tries, self.streamed = heads.TRIES, False
         # The length, request id and date in `headers` are those of the earlier answer; no reader uses them.
-        reply.feed_complete(seen.status, headers, whole[found[0] :])
+        reply.feed_complete(known.status, headers, whole[match[0] :])
         self._release(stays=True)
         reply.wake()
         return True
 
     def _remember(self, data: bytes | memoryview, reply: Reply) -> None:
         """Remember the head of a whole answer that came in one read, unless the connection ended with it."""
-        if reply.length is None or reply.status == _FAILED or not self.open:
+        if reply.length is None or reply.status == _FAILED or not self.is_open:
             return
         whole = bytes(data)
-        at = len(whole) - reply.length
+        head_end = len(whole) - reply.length
         begins = whole.startswith(b"HTTP/1.1 %d " % reply.status)
-        if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
-            self._known_head = _known_head_of(whole[:at], reply)
+        if begins and whole.find(_HEAD_END) + len(_HEAD_END) == head_end:
+            self._known_head = _known_head_of(whole[:head_end], reply)
 
     def _end(self, data: bytes | memoryview, reply: Reply, *, begins: bool) -> None:
         """Reset the parse state after a complete answer, whose head may be remembered, and wake its reader."""
@@ -391,10 +391,10 @@ def _known_head_of(head: bytes, reply: Reply) -> _KnownHead | None:
     """Return a head and its headers, without those in which a node tells of its worker, which differ each time."""
     headers, other = reply.headers, heads.split_worker_lines(head)
     if other is not None:
-        head, told, _ = other
-        headers = AnswerHeaders({n: v for n, v in headers.items() if n not in told})
+        head, added, _ = other
+        headers = AnswerHeaders({n: v for n, v in headers.items() if n not in added})
     # A head with a second pair of these lines is not remembered: of two headers with one name the last counts.
     twice = heads.has_worker_lines(head)
-    if twice or (known := heads.repeated_head_of(head, dated=True)) is None:
+    if twice or (repeated := heads.repeated_head_of(head, dated=True)) is None:
         return None
-    return _KnownHead(known, reply.status, headers, other is not None)
+    return _KnownHead(repeated, reply.status, headers, other is not None)

@@ -27,7 +27,17 @@ class CutThrough:
     Parts of the ordinary path add here what they need of the stream, before it begins.
     """
 
-    __slots__ = ("_passed", "_transport", "each", "held", "known", "open", "seen", "sent", "signs")
+    __slots__ = (
+        "_passed",
+        "_transport",
+        "each",
+        "held",
+        "is_active",
+        "known",
+        "seen",
+        "sent",
+        "signs",
+    )
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self.signs: list[bytes] = []
@@ -40,7 +50,7 @@ class CutThrough:
         """Called with the events of a few chunks that passed, in a list that is never changed."""
         self.held: list[WholeEvents] = []
         """Buffers of the ordinary path that keep the beginnings of events."""
-        self.open = False
+        self.is_active = False
         """Whether chunks are passed on; if not, none is left to show."""
         self.sent = 0
         """Bytes of the stream that have passed."""
@@ -50,7 +60,7 @@ class CutThrough:
 
     def pause(self) -> None:
         """Leave what comes to the ordinary path, and show it what has passed."""
-        self.open = False
+        self.is_active = False
         if self._passed:
             self._show()
 
@@ -59,11 +69,11 @@ class CutThrough:
         for events in self.held:
             if events.held:
                 return
-        self.open = True
+        self.is_active = True
 
-    def take(self, data: bytes) -> bool:
+    def try_pass(self, data: bytes) -> bool:
         """Pass on `data` if it is one whole chunk, and return whether it was; it begins where a chunk may begin."""
-        if not self.open or not data.endswith(_END):
+        if not self.is_active or not data.endswith(_END):
             return False
         size = _SIZES.get(len(data))
         if size is None or not data.startswith(size):
@@ -100,8 +110,8 @@ class CutThrough:
 
     def _show(self) -> None:
         passed, self._passed = self._passed, []
-        for seen in self.seen:
-            seen(passed)
+        for listener in self.seen:
+            listener(passed)
 
 
 def _size_of(data: bytes) -> bytes:

@@ -102,17 +102,17 @@ class Exchange:
 
     async def read_some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""
-        return self._reply.here() or await self._reply.read_some()
+        return self._reply.read_nowait() or await self._reply.read_some()
 
-    async def begins(self) -> bytes:
+    async def peek_first(self) -> bytes:
         """Return the first bytes, without taking them; empty if there are none."""
-        return await self._reply.begins()
+        return await self._reply.peek_first()
 
     async def read_up_to(self, limit: int) -> bytes:
         """Read until the end, or until more than `limit` bytes are there."""
         return await self._reply.read_up_to(limit)
 
-    async def whole(self, limit: int) -> bytes:
+    async def read_all(self, limit: int) -> bytes:
         """Read the whole answer; raise `WorkerFailed` if it has more than `limit` bytes."""
         body = await self._reply.read_up_to(limit)
         if not self.ended:
@@ -133,7 +133,7 @@ class Exchange:
         rest = NOTHING if self.ended else self.rest(len(first))
         return Answer(self.status, self.content_type, first, rest, route, length, self._shown)
 
-    def begun(self) -> None:
+    def drop_headers(self) -> None:
         """Drop the headers: the answer has been made of them."""
         self._reply.headers = NO_HEADERS
 
@@ -146,11 +146,11 @@ class Exchange:
             self._slot = self._timers.start(self, min(due, self._settings.idle_timeout))
         return Rest(self, self._reply, left)
 
-    def waits(self) -> None:
+    def start_idle_timer(self) -> None:
         """Start to measure silence."""
         self._waiting = self._loop.time()
 
-    def heard(self) -> None:
+    def stop_idle_timer(self) -> None:
         """Stop measuring silence: something came, and is being passed on."""
         self._waiting = math.inf
 
@@ -195,7 +195,7 @@ class Rest(Flow):
         self._left = left
 
     async def __anext__(self) -> bytes:
-        self._exchange.waits()
+        self._exchange.start_idle_timer()
         try:
             chunk = await self._reply.read_some()
         except HttpError as error:
@@ -204,37 +204,37 @@ class Rest(Flow):
             raise StopAsyncIteration
         return self._taken(chunk)
 
-    def here(self) -> tuple[bytes, bool]:
+    def read_nowait(self) -> tuple[bytes, bool]:
         """Return what has come, which may be nothing, and whether it is over; start to wait for more. Raise `AnswerBroken`."""
         reply = self._reply
-        chunk = reply.here()
+        chunk = reply.read_nowait()
         self._left -= len(chunk)
         if self._left < 0:
             raise self._too_long()
         if reply.full:
             reply.resume_reading()
-        self._exchange.waits()
+        self._exchange.start_idle_timer()
         return chunk, reply.done
 
     @property
-    def prompt(self) -> bool:
+    def can_run_inline(self) -> bool:
         """Whether a listener may do all its work at once."""
-        return self._reply.prompt
+        return self._reply.can_run_inline
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Measure silence anew from each chunk that passes."""
-        cut_through.each = self._exchange.waits
+        cut_through.each = self._exchange.start_idle_timer
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Set or remove the listener for news; without one silence does not count. What `cut_through` takes is no news."""
         self._reply.listener, self._reply.cut_through = listener, cut_through
         if listener is None:
-            self._exchange.heard()
+            self._exchange.stop_idle_timer()
         else:
-            self._exchange.waits()
+            self._exchange.start_idle_timer()
 
     def _taken(self, chunk: bytes) -> bytes:
-        self._exchange.heard()
+        self._exchange.stop_idle_timer()
         self._left -= len(chunk)
         if self._left < 0:
             raise self._too_long()
@@ -281,7 +281,7 @@ class SentCall:
                 if reply is None:
                     reply = await call.place.ask(call.head, call.body)
                 else:
-                    await reply.sent()
+                    await reply.wait_for_head_or_abort()
                 self._exchange = Exchange(reply, settings, ends, self._deadlines.timers)
                 self._exchange.check_encoding()
                 answer = await self._read(self._exchange)
@@ -293,7 +293,7 @@ class SentCall:
         self._answer = answer
         # A stream takes long, and its request is no longer needed.
         del self._call, self._read
-        self._exchange.begun()
+        self._exchange.drop_headers()
         return answer
 
     async def __aexit__(self, *_: object) -> None:
@@ -340,8 +340,8 @@ async def refusal(exchange: Exchange) -> WorkerError:
     if status in (401, 403):
         return WorkerFailed("the worker does not admit this node")
     if 300 <= status <= 399:
-        words = "to another address, which has to be registered instead"
-        return WorkerFailed(f"the worker redirects ({status}) {words}")
+        hint = "to another address, which has to be registered instead"
+        return WorkerFailed(f"the worker redirects ({status}) {hint}")
     return WorkerFailed(f"the worker answered with status {status}")
 
 
@@ -356,8 +356,8 @@ async def objection(exchange: Exchange) -> bytes:
     if not exchange.streamed:
         return body
     splitter = Splitter(max_event_bytes=MAX_REFUSAL_BYTES)
-    said = (event.data for event in (*splitter.feed(body), *splitter.finish()))
-    return next(filter(None, said), body)
+    data = (event.data for event in (*splitter.feed(body), *splitter.finish()))
+    return next(filter(None, data), body)
 
 
 def busy(exchange: Exchange) -> WorkerBusy:
@@ -368,13 +368,13 @@ def busy(exchange: Exchange) -> WorkerBusy:
     return WorkerBusy("the worker is full", retry_after=seconds, named=True)
 
 
-def retry_after(said: str, now: float) -> float | None:
+def retry_after(value: str, now: float) -> float | None:
     """Return the seconds to wait from a number or a date (RFC 9110 10.2.3), `None` if it is neither; `now` is wall-clock time."""
     try:
-        seconds = float(said)
+        seconds = float(value)
     except ValueError:
         try:
-            seconds = max(0.0, parsedate_to_datetime(said).timestamp() - now)
+            seconds = max(0.0, parsedate_to_datetime(value).timestamp() - now)
         except (ValueError, OverflowError):
             return None
     return min(seconds, _LONGEST_RETRY) if seconds >= 0 else None

@@ -44,10 +44,10 @@ def objection(address: str, port: int) -> str:
 
 def is_public(address: str) -> bool:
     """Return whether an IP literal is public; an IPv4-mapped one counts as its IPv4 address, NAT64 and 6to4 do not count."""
-    found = parse_ip(address)
-    if found is None or any(found in network for network in _WRAPPED):
+    parsed = parse_ip(address)
+    if parsed is None or any(parsed in network for network in _WRAPPED):
         return False
-    return found.is_global and not found.is_multicast
+    return parsed.is_global and not parsed.is_multicast
 
 
 class ImageFetcher:
@@ -60,8 +60,8 @@ class ImageFetcher:
     async def image(self, address: str, param: str) -> bytes:
         """Return an image; raise `WorkerUnable` if fetching is off, `WorkerRejected` if it fails or the content is no image."""
         if not self._settings.fetch_images:
-            words = "images are not fetched here (router.fetch_images): send the image itself, as a file or a data URI"
-            raise WorkerUnable(words, param=param)
+            message = "images are not fetched here (router.fetch_images): send the image itself, as a file or a data URI"
+            raise WorkerUnable(message, param=param)
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 content = await self._fetched(_url_of(address, param))
@@ -78,13 +78,13 @@ class ImageFetcher:
 
     async def _fetched(self, url: URL) -> bytes:
         context = public_context() if url.scheme == "https" else None
-        place = ConnectionPool(
+        pool = ConnectionPool(
             tcp_dialer(url.host or "", url.port or 0, context, objection=self._objection),
             self._settings,
         )
         try:
             head = request_head(build_request_start(url, "GET"), {"Accept": "image/*"}, 0)
-            reply = await place.ask(head, b"")
+            reply = await pool.ask(head, b"")
             try:
                 if reply.status != 200:
                     raise HttpError("no image there")
@@ -92,7 +92,7 @@ class ImageFetcher:
             finally:
                 reply.close()
         finally:
-            place.close()
+            pool.close()
 
 
 def _url_of(address: str, param: str) -> URL:
@@ -106,5 +106,5 @@ def _url_of(address: str, param: str) -> URL:
     return url
 
 
-def _unfetched(param: str, why: str) -> WorkerRejected:
-    return refused(f"the image cannot be fetched: {why}", param)
+def _unfetched(param: str, reason: str) -> WorkerRejected:
+    return refused(f"the image cannot be fetched: {reason}", param)

@@ -123,10 +123,10 @@ class RepeatedHead:
 
     def match(self, data: bytes) -> tuple[int, int, bytes] | None:
         """Return the end of the head that `data` begins with, the body's length and the request id; `None` for another head."""
-        found = self._found_in(data)
-        if found is None and self._dated and self._take_date(data):
-            found = self._found_in(data)
-        return found
+        match = self._found_in(data)
+        if match is None and self._dated and self._take_date(data):
+            match = self._found_in(data)
+        return match
 
     def _found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
         if not data.startswith(self._before):
@@ -139,8 +139,8 @@ class RepeatedHead:
             if between != self._between or id_.strip(_ID_DIGITS):
                 return None
         begin, length = self._length_at, 0
-        end, most = begin, min(len(data), begin + _MOST_DIGITS)
-        while end < most and 0 <= (digit := data[end] - _ZERO) <= 9:
+        end, limit = begin, min(len(data), begin + _MOST_DIGITS)
+        while end < limit and 0 <= (digit := data[end] - _ZERO) <= 9:
             length, end = 10 * length + digit, end + 1
         # Leading zeros are refused: a parser that reads octal would see another length.
         if end == begin or (data[begin] == _ZERO and end > begin + 1):
@@ -181,24 +181,28 @@ def split_worker_lines(data: bytes) -> tuple[bytes, Mapping[str, str], int] | No
 
     Return `None` if it has none near its beginning. The caller has to check that its head does not end before them.
     """
-    at = data.find(_TELLS, 0, MOST_BYTES)
-    if at < 0:
+    start = data.find(_TELLS, 0, MOST_BYTES)
+    if start < 0:
         return None
-    begin = at + len(_TELLS)
+    begin = start + len(_TELLS)
     behind = data.find(b"\r\n", begin, MOST_BYTES)
     if behind < 0:
         return None
     load = _word(data[begin:behind], _LONGEST_LOAD)
-    told = {LOAD: load}
+    reported = {LOAD: load}
     begin = behind + 2 + len(_TELLS_TIME)
     if data[behind + 2 : begin] == _TELLS_TIME:
         behind = data.find(b"\r\n", begin, MOST_BYTES)
         if behind < 0:
             return None
-        told[SERVICE_TIME] = _word(data[begin:behind], _LONGEST_TIME)
+        reported[SERVICE_TIME] = _word(data[begin:behind], _LONGEST_TIME)
     # No line goes on, and at least one follows.
     follows = behind + 2 < len(data) and data[behind + 2] > _SPACE
-    return (data[:at] + data[behind:], told, at) if follows and all(told.values()) else None
+    return (
+        (data[:start] + data[behind:], reported, start)
+        if follows and all(reported.values())
+        else None
+    )
 
 
 def _word(value: bytes, most: int) -> str:

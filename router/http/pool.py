@@ -137,7 +137,7 @@ class ConnectionPool:
 
     async def open_spare(self) -> None:
         """Open a connection for the next request, to prove that it is possible; raise `HttpError`."""
-        self.free(await self._open_connection())
+        self.release(await self._open_connection())
 
     def close(self) -> None:
         """Cut every connection, and end all waits for one."""
@@ -154,9 +154,9 @@ class ConnectionPool:
     def retire(self) -> None:
         """Keep no connection any more: cut the idle ones now, and each other one after its request."""
         self._retired = True
-        self.let_go()
+        self.close_idle()
 
-    def let_go(self) -> None:
+    def close_idle(self) -> None:
         """Cut the idle connections, whose other end is gone."""
         for connection in (*self._idle, *self._resting):
             connection.abort()
@@ -165,7 +165,7 @@ class ConnectionPool:
 
     # Called by connections.
 
-    def free(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
         if self._retired:
             connection.abort()
@@ -177,7 +177,7 @@ class ConnectionPool:
         if self._waiting:
             self._wake_next()
 
-    def lost(self, connection: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self._known.pop(connection, None)
         for lying in (self._idle, self._resting):
@@ -198,12 +198,12 @@ class ConnectionPool:
                 oldest = next(iter(self._resting))
                 del self._resting[oldest]
                 oldest.abort()
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
             try:
-                await turn
+                await future
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                if future.done() and not future.cancelled():
                     self._wake_next()
                 raise
 
@@ -249,9 +249,9 @@ class ConnectionPool:
 
     def _wake_next(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
                 return
 
     def _close_expired(self) -> None:
@@ -280,14 +280,14 @@ class WorkerPools:
         self._guard = guard
         self._places: dict[Origin, ConnectionPool] = {}
 
-    def of(self, url: URL) -> ConnectionPool:
+    def pool_for(self, url: URL) -> ConnectionPool:
         """Return the connections to the host and port of a URL."""
-        return self.at(origin_of(url))
+        return self.pool_at(origin_of(url))
 
-    def at(self, origin: Origin) -> ConnectionPool:
+    def pool_at(self, origin: Origin) -> ConnectionPool:
         """Return the connections to a host and port."""
-        place = self._places.get(origin)
-        return self._add(origin) if place is None else place
+        pool = self._places.get(origin)
+        return self._add(origin) if pool is None else pool
 
     def _add(self, origin: Origin) -> ConnectionPool:
         if len(self._places) >= _PLACES:
@@ -295,15 +295,15 @@ class WorkerPools:
         scheme, host, port = origin
         context = public_context() if scheme == "https" else None
         dial = tcp_dialer(host, port, context, objection=self._guard.objection)
-        place = self._places[origin] = ConnectionPool(
+        pool = self._places[origin] = ConnectionPool(
             dial, self._settings, idle=WORKERS_IDLE_SECONDS, rest=WORKERS_REST_SECONDS
         )
-        return place
+        return pool
 
     def close(self) -> None:
         """Cut every connection."""
-        for place in self._places.values():
-            place.close()
+        for pool in self._places.values():
+            pool.close()
 
 
 def tcp_dialer(
@@ -318,18 +318,18 @@ def tcp_dialer(
 
     The host's addresses are tried in turn, but none to which there is an objection: a name may resolve to anything by now.
     """
-    shown = (host if name is None else name) if context else None
+    server_name = (host if name is None else name) if context else None
 
     async def dial(make: Callable[[], _Made], /) -> _Made:
         connect = asyncio.get_running_loop().create_connection
         failure = OSError("no address")
         for address in await addresses_of(host, port):
-            if why := objection(address, port):
-                failure = NotAdmitted(why)
+            if reason := objection(address, port):
+                failure = NotAdmitted(reason)
                 continue
             try:
                 _, connection = await connect(
-                    make, address, port, ssl=context, server_hostname=shown
+                    make, address, port, ssl=context, server_hostname=server_name
                 )
             except OSError as error:
                 failure = error
@@ -344,8 +344,8 @@ async def addresses_of(host: str, port: int) -> list[str]:
     """Return the IP addresses that a host resolves to now; raise `OSError`."""
     if (address := _literal(host)) is not None:
         return [address]
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [*dict.fromkeys(str(address[0]) for *_, address in found)]
+    resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [*dict.fromkeys(str(address[0]) for *_, address in resolved)]
 
 
 @lru_cache(maxsize=4096)

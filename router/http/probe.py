@@ -54,7 +54,7 @@ class ProbeResult:
     """Whether the server listens but did not answer in time, as one does that loads its model."""
 
     @property
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether there was an answer, whatever it says."""
         return self.status != 0
 
@@ -63,7 +63,7 @@ class ProbeResult:
         """Whether the worker itself answered, whatever it says, and not a proxy that does not reach it."""
         if self.status == 503:
             return unreached_error(self.body) is None
-        return self.answered and self.status not in _LATER
+        return self.has_answer and self.status not in _LATER
 
     @property
     def comes_later(self) -> bool:
@@ -79,7 +79,7 @@ class ProbeResult:
             return None
 
     @property
-    def came(self) -> str:
+    def summary(self) -> str:
         """The result in a word or two, with what there is to do about it."""
         match self.status:
             case 0:
@@ -94,7 +94,7 @@ class ProbeResult:
 
 
 async def send_probe(
-    places: WorkerPools,
+    pools: WorkerPools,
     worker: Worker,
     url: URL,
     *,
@@ -110,10 +110,10 @@ async def send_probe(
             headers["Content-Type"] = "application/json"
         head = request_head(request_start(url, method), headers, len(body))
         async with asyncio.timeout(ALIVE_SECONDS):
-            reply = await places.of(url).ask(head, body)
-            found = await reply.read_up_to(at_most) if at_most else b""
-            encoded = is_encoded(reply.headers) or found.startswith(GZIP)
-            return ProbeResult(reply.status, found, encoded=encoded)
+            reply = await pools.pool_for(url).ask(head, body)
+            content = await reply.read_up_to(at_most) if at_most else b""
+            encoded = is_encoded(reply.headers) or content.startswith(GZIP)
+            return ProbeResult(reply.status, content, encoded=encoded)
     except WorkerFailed as lacks:
         return ProbeResult(why=str(lacks))
     except OSError as error:
@@ -135,7 +135,7 @@ def _silence(error: OSError, url: URL) -> str:
         case ConnectTimeout() | TimeoutError():
             return f"no answer within {ALIVE_SECONDS:g} s"
         case HungUp():
-            said = "it closes the connection without an answer, as a relay that does not reach it"
+            reason = "it closes the connection without an answer, as a relay that does not reach it"
         case _:
-            said = "it is not an HTTP server"
-    return said if url.scheme == "https" else f"{said}; {_TLS}"
+            reason = "it is not an HTTP server"
+    return reason if url.scheme == "https" else f"{reason}; {_TLS}"

@@ -20,10 +20,10 @@ class Source(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    prompt: bool
+    can_run_inline: bool
     """Whether the reader is woken only after all bytes read from a socket have been processed."""
 
-    def resume(self) -> None:
+    def resume_reading(self) -> None:
         """Read the socket again."""
 
     def set_large_reads(self, *, much: bool) -> None:
@@ -48,15 +48,15 @@ class Reply:
     """Called whenever there is news, instead of waking a waiting reader."""
     cut_through: CutThrough | None = None
     """Takes chunks before they are read in the ordinary way."""
-    held = 0
+    buffered = 0
     """Approximate number of the body's bytes that wait for their reader."""
-    enough = 0
+    wake_threshold = 0
     """Number of them from which on the reader is woken."""
     _waiter: asyncio.Future[None] | None = None
     _error: HttpError | None = None
 
     def __init__(self, connection: "Source") -> None:
-        self.prompt = connection.prompt
+        self.can_run_inline = connection.can_run_inline
         """Whether a listener may do all its work at once."""
         self.headers = NO_HEADERS
         self._connection: Source | None = connection
@@ -70,7 +70,7 @@ class Reply:
 
     async def read_some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` if the answer breaks off."""
-        while not (piece := self.here()):
+        while not (piece := self.read_nowait()):
             if self.complete:
                 return b""
             if self._error is not None:
@@ -79,7 +79,7 @@ class Reply:
             await self._wait()
         return piece
 
-    async def begins(self) -> bytes:
+    async def peek_first(self) -> bytes:
         """Return the bytes that have come, without taking them, once there are any; raise `HttpError` if it breaks off before."""
         while not (self._pieces or self.complete):
             if self._error is not None:
@@ -91,13 +91,13 @@ class Reply:
         """Read the socket again."""
         self.full = False
         if self._connection is not None:
-            self._connection.resume()
+            self._connection.resume_reading()
 
-    def here(self) -> bytes:
+    def read_nowait(self) -> bytes:
         """Return the bytes that have come, empty if there are none."""
         if not self._pieces:
             return b""
-        pieces, self._pieces, self.held = self._pieces, [], 0
+        pieces, self._pieces, self.buffered = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def read_up_to(self, limit: int) -> bytes:
@@ -108,12 +108,12 @@ class Reply:
             self._connection.set_large_reads(much=limit >= FULL_BYTES)
         try:
             while size <= limit and not self.ended:
-                self.enough = limit + 1 - size
+                self.wake_threshold = limit + 1 - size
                 piece = await self.read_some()
                 pieces.append(piece)
                 size += len(piece)
         finally:
-            self.enough = 0
+            self.wake_threshold = 0
             if self._connection is not None:
                 self._connection.set_large_reads(much=False)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -143,46 +143,46 @@ class Reply:
         if connection is not None:
             connection.abort()
 
-    async def sent(self) -> None:
+    async def wait_for_head_or_abort(self) -> None:
         """Wait until status and headers are there; raise `HttpError`. Cut the connection on failure or cancellation."""
         try:
-            await self.head()
+            await self.wait_for_head()
         except BaseException:
             self.close()
             raise
 
     # Called by the connection.
 
-    async def head(self) -> None:
+    async def wait_for_head(self) -> None:
         """Wait until status and headers are there; raise `HttpError`."""
         while self._error is None and not self.status:
             await self._wait()
         if not self.status and self._error is not None:
             raise self._error
 
-    def passes(self, data: bytes | memoryview) -> bool:
+    def try_cut_through(self, data: bytes | memoryview) -> bool:
         """Return whether bytes that begin where a chunk begins were cut through."""
         if self.cut_through is None:
             return False
-        return self.cut_through.take(data if isinstance(data, bytes) else data.tobytes())
+        return self.cut_through.try_pass(data if isinstance(data, bytes) else data.tobytes())
 
-    def take(self, piece: bytes) -> None:
-        """Take in bytes of the body; `news` has to be called after that."""
+    def feed_data(self, piece: bytes) -> None:
+        """Take in bytes of the body; `notify` has to be called after that."""
         self._pieces.append(piece)
-        self.held += len(piece) + _PIECE_COST
+        self.buffered += len(piece) + _PIECE_COST
 
     def feed_complete(self, status: int, headers: AnswerHeaders, body: bytes) -> None:
         """Take in an answer that came whole, see `finish`."""
         self.status, self.headers = status, headers
-        self.length = self.held = len(body)
+        self.length = self.buffered = len(body)
         if body:
             self._pieces.append(body)
         self.complete = self.done = True
         self._connection = None
 
-    def news(self) -> None:
+    def notify(self) -> None:
         """Wake the reader if enough has come for it."""
-        if self.complete or (self.status and self.held >= self.enough):
+        if self.complete or (self.status and self.buffered >= self.wake_threshold):
             if self.listener is not None:
                 self.listener()
             else:

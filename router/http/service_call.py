@@ -71,21 +71,21 @@ async def services_of(links: Links, worker: Worker) -> tuple[OfferedModel, ...]:
     probes = PROBES[worker.dialect]
     # Some servers answer nothing else while they describe themselves for the first time.
     lists = [kind for kind, probe in probes.items() if probe != DESCRIPTION]
-    heard = dict(zip(lists, await asyncio.gather(*(ask(*probes[k]) for k in lists)), strict=True))
-    for kind in probes.keys() - heard.keys():
-        heard[kind] = await ask(*DESCRIPTION)
+    results = dict(zip(lists, await asyncio.gather(*(ask(*probes[k]) for k in lists)), strict=True))
+    for kind in probes.keys() - results.keys():
+        results[kind] = await ask(*DESCRIPTION)
     return tuple(
-        OfferedModel(SERVICES_NAME, type=SERVICES[kind]) for kind in probes if _has(heard[kind])
+        OfferedModel(SERVICES_NAME, type=SERVICES[kind]) for kind in probes if _has(results[kind])
     )
 
 
 def describe_services(services: Sequence[OfferedModel]) -> str:
     """Return what services these are, for people."""
-    return " and ".join(one.type.shown for one in services if one.type is not None)
+    return " and ".join(service.type.cli_name for service in services if service.type is not None)
 
 
-def _has(said: ProbeResult) -> bool:
-    match said.status, said.json:
+def _has(result: ProbeResult) -> bool:
+    match result.status, result.json:
         case 200, {"object": "list"} | {"paths": {"/score": {"post": dict()}}}:
             return True
         case 400 | 422, dict():
@@ -121,7 +121,7 @@ def call_service(
             raise await refusal(exchange)
         return await read_service(exchange, Route.LOCAL)
 
-    call = Call(links.workers.of(url), head, body)
+    call = Call(links.workers.pool_for(url), head, body)
     return SentCall(call, links.settings, links.deadlines, read)
 
 
@@ -137,20 +137,20 @@ async def _translated(
             # The first value sent is `None`, as a generator requires.
             ask = steps.send(answer)
         except StopIteration as over:
-            said: ServiceAnswer = over.value
-            yield complete_answer(said.body, said.content_type)
+            final: ServiceAnswer = over.value
+            yield complete_answer(final.body, final.content_type)
             return
         except BadRequest as error:
-            told = {"error": {"message": str(error), "param": error.param}}
-            raise WorkerRejected(error.status, orjson.dumps(told)) from error
-        found = await _send_ask(links, request, ask, worker)
-        if found.status == NOT_FOUND and ask.optional:
+            payload = {"error": {"message": str(error), "param": error.param}}
+            raise WorkerRejected(error.status, orjson.dumps(payload)) from error
+        reply = await _send_ask(links, request, ask, worker)
+        if reply.status == NOT_FOUND and ask.optional:
             answer = None
             continue
-        if not 200 <= found.status <= 299:
-            yield found
+        if not 200 <= reply.status <= 299:
+            yield reply
             return
-        answer = found.first
+        answer = reply.first
 
 
 async def _send_ask(links: Links, request: Request, ask: ServiceAsk, worker: Worker) -> Answer:
@@ -163,12 +163,12 @@ async def _send_ask(links: Links, request: Request, ask: ServiceAsk, worker: Wor
             raise WorkerUnable(f"the service has no {ask.method} {ask.path}", param="path")
         if not missing and not is_answer(exchange.status):
             raise await refusal(exchange)
-        body = await exchange.whole(MAX_TRANSLATED_BYTES)
+        body = await exchange.read_all(MAX_TRANSLATED_BYTES)
         status = NOT_FOUND if missing else exchange.status
         return complete_answer(body, exchange.content_type, status=status)
 
     head = request_head(request_start(url, ask.method), headers, len(ask.body))
-    call = Call(links.workers.of(url), head, ask.body)
+    call = Call(links.workers.pool_for(url), head, ask.body)
     async with SentCall(call, links.settings, links.deadlines, read) as answer:
         return answer
 

@@ -59,9 +59,9 @@ class Timers:
     def stop(self, timed: Timed, slot: int) -> None:
         """Cancel the timer of `timed`; do nothing if it has fired."""
         if slot == _OWN:
-            own = self._own.pop(timed, None)
-            if own is not None:
-                own.cancel()
+            handle = self._own.pop(timed, None)
+            if handle is not None:
+                handle.cancel()
             return
         waiting = self._due.get(slot)
         if waiting is not None:
@@ -113,7 +113,7 @@ class Deadlines:
             return asyncio.timeout(None if math.isinf(seconds) else seconds)
         return _Deadline(self.timers, seconds)
 
-    def give_up(self) -> None:
+    def end_waits(self) -> None:
         """End every wait now with `WaitEnded`, except short ones with a timer of their own, which end by themselves."""
         for timed in self.timers.waiting():
             if isinstance(timed, _Deadline):
@@ -149,8 +149,8 @@ class _Deadline:
     ) -> None:
         self._timers.stop(self, self._slot)
         # The task may have been cancelled from elsewhere as well; then that cancellation counts.
-        ours = self._passed is not None and self._task.uncancel() <= self._cancelling
-        if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+        timed_out = self._passed is not None and self._task.uncancel() <= self._cancelling
+        if timed_out and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise (self._passed or TimeoutError) from error
 
     def fire(self) -> None:

@@ -35,7 +35,7 @@ class TranslatedStream(Protocol):
     def ended(self) -> bool:
         """Whether the text is complete, so that nothing more is worth reading."""
 
-    def take(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[Event]:
         """Take in one event of the worker; raise a `WorkerError` for a failure and for invalid content."""
 
     def finish(self) -> list[Event]:
@@ -43,82 +43,82 @@ class TranslatedStream(Protocol):
 
 
 async def begin_answer(
-    exchange: Exchange, told: TranslatedStream, form: TextForm, max_event_bytes: int
+    exchange: Exchange, reader: TranslatedStream, form: TextForm, max_event_bytes: int
 ) -> Answer:
     """Make an answer of a stream once it has said something; raise a `WorkerError` if that is a failure."""
     splitter = Splitter(max_event_bytes=max_event_bytes)
-    said, _ = await read_first_events(exchange, splitter)
-    form = form.with_fingerprint(said[0])
-    pen = _StreamWriter(told, form)
-    first = form.opening() + pen.written(said[:1])
+    events, _ = await read_first_events(exchange, splitter)
+    form = form.with_fingerprint(events[0])
+    pen = _StreamWriter(reader, form)
+    first = form.opening() + pen.write(events[:1])
     answer = exchange.answer(first, Route.LOCAL)
-    answer.rest = _rest(exchange, pen, splitter, said[1:])
+    answer.rest = _rest(exchange, pen, splitter, events[1:])
     return answer
 
 
 async def read_first_events(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes], bytes]:
     """Read until a stream says something; return the first events' data and all bytes, or raise `WorkerFailed` if it ends."""
     raw = bytearray()
-    said: list[bytes] = []
+    events: list[bytes] = []
     try:
-        while not said and (chunk := await exchange.read_some()):
+        while not events and (chunk := await exchange.read_some()):
             raw += chunk
-            said = [event.data for event in splitter.feed(chunk) if event.data]
-            if len(raw) > SILENT_BYTES and not said:
+            events = [event.data for event in splitter.feed(chunk) if event.data]
+            if len(raw) > SILENT_BYTES and not events:
                 raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
-    said = said or [event.data for event in splitter.finish() if event.data]
-    if not said:
+    events = events or [event.data for event in splitter.finish() if event.data]
+    if not events:
         raise WorkerFailed("the stream ended before its first event")
-    return said, bytes(raw)
+    return events, bytes(raw)
 
 
 async def _rest(
-    exchange: Exchange, pen: "_StreamWriter", splitter: Splitter, left: list[bytes]
+    exchange: Exchange, pen: "_StreamWriter", splitter: Splitter, pending: list[bytes]
 ) -> AsyncGenerator[bytes, None]:
     """Translate into OpenAI's form what comes after the first event; raise `AnswerBroken`."""
-    told = pen.told
+    reader = pen.reader
     chunks = exchange.rest(0)
     try:
-        if written := pen.written(left):
+        if written := pen.write(pending):
             yield written
-        while not told.ended and (chunk := await anext(chunks, b"")):
-            said = [event.data for event in splitter.feed(chunk) if event.data]
-            if written := pen.written(said):
+        while not reader.ended and (chunk := await anext(chunks, b"")):
+            events = [event.data for event in splitter.feed(chunk) if event.data]
+            if written := pen.write(events):
                 yield written
-        if not told.ended:
-            said = [event.data for event in splitter.finish() if event.data]
-            if written := pen.written(said, last=True):
+        if not reader.ended:
+            events = [event.data for event in splitter.finish() if event.data]
+            if written := pen.write(events, last=True):
                 yield written
     except AnswerBroken:
         raise
     except (WorkerError, EventTooLarge) as error:
         raise exchange.mark_broken(str(error)) from error
-    if not told.ended:
+    if not reader.ended:
         raise exchange.mark_broken("the worker's stream ended before its text was complete")
 
 
 class _StreamWriter:
     """Writer of the caller's stream from the worker's events."""
 
-    __slots__ = ("_calls", "_form", "told")
+    __slots__ = ("_calls", "_form", "reader")
 
-    def __init__(self, told: TranslatedStream, form: TextForm) -> None:
-        self.told = told
+    def __init__(self, reader: TranslatedStream, form: TextForm) -> None:
+        self.reader = reader
         self._form = form
         self._calls = 0
 
-    def written(self, said: list[bytes], *, last: bool = False) -> bytes:
+    def write(self, batch: list[bytes], *, last: bool = False) -> bytes:
         """Write what some events say; the stream ends when the text ends, and after the `last` events."""
         events: list[Event] = []
-        for data in said:
-            if not self.told.ended:
-                events += self.told.take(data)
+        for data in batch:
+            if not self.reader.ended:
+                events += self.reader.feed(data)
         if last:
-            events += self.told.finish()
+            events += self.reader.finish()
         written = b"".join(map(self._event, events))
-        return written + DONE if self.told.ended and events else written
+        return written + DONE if self.reader.ended and events else written
 
     def _event(self, event: Event) -> bytes:
         written = self._form.event(event, self._calls)

@@ -43,13 +43,13 @@ _STREAMED = f"{_EVENTS}, {_JSON};q=0.5"
 
 @dataclass(frozen=True, slots=True)
 class CallMapping:
-    """A kind of request that is not a text: `asked` writes the worker's single request, `told` reads its answer.
+    """A kind of request that is not a text: `map_request` writes the worker's single request, `read_answer` reads its answer.
 
-    Both raise a `WorkerError`; `told` returns OpenAI's JSON.
+    Both raise a `WorkerError`; `read_answer` returns OpenAI's JSON.
     """
 
-    asked: Callable[[Request], MappedRequest]
-    told: Callable[[Request, bytes], bytes]
+    map_request: Callable[[Request], MappedRequest]
+    read_answer: Callable[[Request, bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,26 +90,26 @@ class Translator:
             async with call_service(self._links, request, worker) as answer:
                 yield answer
             return
-        if (said := await self._verbatim(request, worker)) is not None:
-            async with said as answer:
+        if (passed := await self._verbatim(request, worker)) is not None:
+            async with passed as answer:
                 yield answer
             return
         if other := self._mapping.others.get(request.kind):
-            mapped = await in_thread_if_large(request.body, partial(other.asked, request))
+            mapped = await in_thread_if_large(request.body, partial(other.map_request, request))
             async with self._single_call(other, request, worker, mapped) as answer:
                 yield answer
             return
-        asked, mapped = await in_thread_if_large(
+        text_request, mapped = await in_thread_if_large(
             request.body, partial(self._mapping.read, request, worker)
         )
-        own = request.verbatim
-        if self._mapping.beside and own and own.protocol == worker.dialect:
-            mapped = self._mapping.beside(mapped, parse_json_object(own.body))
-        pending = _TextInFlight(worker, request, asked, mapped, text_form(request, name))
+        original = request.verbatim
+        if self._mapping.beside and original and original.protocol == worker.dialect:
+            mapped = self._mapping.beside(mapped, parse_json_object(original.body))
+        pending = _TextInFlight(worker, request, text_request, mapped, text_form(request, name))
         async with AsyncExitStack() as open_:
             answer = await self._enter_answer(pending, open_)
             answer.headers = mapped.headers
-            answer.hides_usage = answer.streamed and not asked.include_usage
+            answer.hides_usage = answer.streamed and not text_request.include_usage
             yield answer
 
     async def alive(self, worker: Worker) -> bool:
@@ -136,7 +136,7 @@ class Translator:
             return await open_.enter_async_context(self._whole(pending, mapped.bodies))
         if mapped.unstreamed is None:
             return await open_.enter_async_context(self._stream(pending))
-        if not self._streamers.takes(api, now):
+        if not self._streamers.should_send(api, now):
             return await open_.enter_async_context(self._whole(pending, (mapped.unstreamed,)))
         try:
             answer = await open_.enter_async_context(self._stream(pending))
@@ -147,35 +147,37 @@ class Translator:
             self._streamers.record_accepted(api)
             return answer
         answer = await open_.enter_async_context(self._whole(pending, (mapped.unstreamed,)))
-        self._streamers.refused(api, now)
+        self._streamers.record_refused(api, now)
         return answer
 
     async def _verbatim(
         self, request: Request, worker: Worker
     ) -> AbstractAsyncContextManager[Answer] | None:
         """Pass on the caller's own request if the worker speaks its protocol; return `None` if it is to be translated."""
-        said, passing = request.verbatim, self._mapping.passing
-        if said is None or said.protocol != worker.dialect:
+        original, passing = request.verbatim, self._mapping.passing
+        if original is None or original.protocol != worker.dialect:
             return None
         if (
             passing is None
-            or said.call not in passing.calls
+            or original.call not in passing.calls
             or (request.stream and not passing.streamed)
         ):
-            if said.needs:
-                raise self._mapping.lacks(said.needs)
+            if original.needs:
+                raise self._mapping.unsupported(original.needs)
             return None
 
         async def read(exchange: Exchange) -> Answer:
             limit = self._settings.max_event_bytes
             return await passing_on(
-                exchange, passing, said, streams=request.stream, max_event_bytes=limit
+                exchange, passing, original, streams=request.stream, max_event_bytes=limit
             )
 
-        own = await in_thread_if_large(said.body, partial(without_fields, said.body, OURS))
-        body = passing.addressed(own, worker)
+        stripped = await in_thread_if_large(
+            original.body, partial(without_fields, original.body, OURS)
+        )
+        body = passing.addressed(stripped, worker)
         accept = _STREAMED if request.stream else _JSON
-        call = self._call(worker, request, said.call, body, accept=accept)
+        call = self._call(worker, request, original.call, body, accept=accept)
         return SentCall(call, self._settings, self._deadlines, read)
 
     def _single_call(
@@ -185,8 +187,8 @@ class Translator:
             if exchange.status == NOT_FOUND:
                 raise unserved_error(self._mapping.name, request.kind)
             await check_status(exchange)
-            said = other.told(request, await exchange.whole(MAX_ANSWER_BYTES))
-            answer = complete_answer(said)
+            content = other.read_answer(request, await exchange.read_all(MAX_ANSWER_BYTES))
+            answer = complete_answer(content)
             answer.headers = mapped.headers
             return answer
 
@@ -239,13 +241,13 @@ class Translator:
         url = self.url(worker, path)
         headers = {**headers_to(worker, request), "Content-Type": _JSON, "accept": accept}
         return Call(
-            self._places.of(url), request_head(request_start(url), headers, len(body)), body
+            self._places.pool_for(url), request_head(request_start(url), headers, len(body)), body
         )
 
     async def _read_whole(
         self, pending: "_TextInFlight", number: int, exchange: Exchange
     ) -> list[Event]:
-        body = await exchange.whole(MAX_ANSWER_BYTES)
+        body = await exchange.read_all(MAX_ANSWER_BYTES)
         pending.form = pending.form.with_fingerprint(body)
         return self._mapping.whole(pending.asked, number, body, exchange.header)
 
@@ -261,13 +263,13 @@ class _TextInFlight:
     form: TextForm
 
 
-def complete_text_answer(asked: TextRequest, form: TextForm, events: list[Event]) -> Answer:
+def complete_text_answer(request: TextRequest, form: TextForm, events: list[Event]) -> Answer:
     """Make an answer of all events of a worker, in the form that the caller wants."""
-    if asked.stream:
+    if request.stream:
         return Answer(200, _EVENTS, form.stream(events), NOTHING, Route.LOCAL)
-    body, spent = form.whole(events)
+    body, usage = form.whole_answer(events)
     answer = complete_answer(body)
-    answer.usage = spent
+    answer.usage = usage
     return answer
 
 
@@ -282,8 +284,8 @@ def endpoint(api: str, path: str, paths: tuple[str, ...]) -> URL:
     """Return the URL of one of a protocol's paths, whether `api` is its base or ends with one of `paths`."""
     url = URL(api)
     base = url.path.rstrip("/")
-    for known in paths:
-        if base.endswith(f"/{known}"):
-            base = base.removesuffix(f"/{known}")
+    for ending in paths:
+        if base.endswith(f"/{ending}"):
+            base = base.removesuffix(f"/{ending}")
             break
     return url.with_path(f"{base}/{path}", keep_query=True)

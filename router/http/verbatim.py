@@ -53,7 +53,12 @@ class Streamed:
 
 
 async def read(
-    exchange: Exchange, passing: PassThrough, said: Verbatim, *, streams: bool, max_event_bytes: int
+    exchange: Exchange,
+    passing: PassThrough,
+    original: Verbatim,
+    *,
+    streams: bool,
+    max_event_bytes: int,
 ) -> Answer:
     """Make an answer of a worker's reply to a caller's own request; raise a `WorkerError` if that is a failure."""
     await check_status(exchange)
@@ -63,55 +68,56 @@ async def read(
         raise WorkerFailed("the worker did not stream, although a stream was requested")
     if passing.streamed and streams:
         answer = await _stream(exchange, passing.streamed, max_event_bytes)
-        answer.tells = passing.streamed.tells(said.body)
+        answer.tells = passing.streamed.tells(original.body)
     else:
-        whole = await exchange.whole(MAX_ANSWER_BYTES)
-        spent = passing.whole(said.body, whole, exchange.header)
-        answer = exchange.answer(whole, Route.LOCAL, length=len(whole))
-        answer.usage = spent
-    answer.verbatim = said.protocol
+        body = await exchange.read_all(MAX_ANSWER_BYTES)
+        usage = passing.whole(original.body, body, exchange.header)
+        answer = exchange.answer(body, Route.LOCAL, length=len(body))
+        answer.usage = usage
+    answer.verbatim = original.protocol
     answer.headers = {**answer.headers, **headers_of(exchange)}
     return answer
 
 
 def headers_of(exchange: Exchange) -> dict[str, str]:
     """Return the headers of an answer that belong to its protocol."""
-    return {name: said for name in HEADERS if (said := exchange.header(name))}
+    return {name: value for name in HEADERS if (value := exchange.header(name))}
 
 
-async def _stream(exchange: Exchange, known: Streamed, max_event_bytes: int) -> Answer:
-    said, raw = await read_first_events(exchange, Splitter(max_event_bytes=max_event_bytes))
-    known.event(said[0])
+async def _stream(exchange: Exchange, streamed: Streamed, max_event_bytes: int) -> Answer:
+    events, raw = await read_first_events(exchange, Splitter(max_event_bytes=max_event_bytes))
+    streamed.event(events[0])
     answer = exchange.answer(raw, Route.LOCAL)
-    answer.rest = _rest(exchange, known.over, raw)
+    answer.rest = _rest(exchange, streamed.over, raw)
     return answer
 
 
 async def _rest(
-    exchange: Exchange, over: re.Pattern[bytes], first: bytes
+    exchange: Exchange, pattern: re.Pattern[bytes], first: bytes
 ) -> AsyncGenerator[bytes, None]:
     """Pass on what comes; raise `AnswerBroken` if the stream ends before its text does."""
-    ending = Ending(over)
-    ending.see(first)
+    ending = Ending(pattern)
+    ending.feed(first)
     async for chunk in exchange.rest(len(first)):
-        ending.see(chunk)
+        ending.feed(chunk)
         yield chunk
-    if not ending.seen:
+    if not ending.has_ended:
         raise exchange.mark_broken("the worker's stream ended before its text was complete")
 
 
 class Ending:
     """Detector of the end of a text in a stream, however its bytes are split."""
 
-    __slots__ = ("_over", "_tail", "seen")
+    __slots__ = ("_over", "_tail", "has_ended")
 
-    def __init__(self, over: re.Pattern[bytes]) -> None:
-        self._over = over
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self._over = pattern
         self._tail = b""
-        self.seen = False
+        self.has_ended = False
 
-    def see(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> None:
         """Take in the next bytes."""
-        if not self.seen:
-            looked = self._tail + chunk
-            self.seen, self._tail = self._over.search(looked) is not None, looked[-_LONGEST_END:]
+        if not self.has_ended:
+            searched = self._tail + chunk
+            self.has_ended = self._over.search(searched) is not None
+            self._tail = searched[-_LONGEST_END:]

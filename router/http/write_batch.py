@@ -36,10 +36,10 @@ class WriteBatch:
         unsent, self._unsent = self._unsent, []
         flushed = 0
         try:
-            for one in unsent:
+            for writer in unsent:
                 flushed += 1
-                one.flush()
+                writer.flush()
         finally:
             # A failed flush does not hold back the rest.
-            for one in unsent[flushed:]:
-                self.add(one)
+            for writer in unsent[flushed:]:
+                self.add(writer)

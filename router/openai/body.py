@@ -99,16 +99,16 @@ def read(body: bytes, content_type: str, *, named_by: str = "", few: object = No
     if twice is not None or not plain or doubtful:
         _check_named_once(body, fields, twice=twice)
         plain = OURS.isdisjoint(fields)
-    wanted = fields.get("stream")
-    if wanted is not None and not isinstance(wanted, bool):
+    stream = fields.get("stream")
+    if stream is not None and not isinstance(stream, bool):
         raise BadRequest("`stream` must be true or false", param="stream")
     if not plain and fields.get("models") is not None:
         names = _names(fields)
-        return ParsedBody(names[0], bool(wanted), fields, names)
+        return ParsedBody(names[0], bool(stream), fields, names)
     if named_by and fields.get("model") is None:
         name = _model(fields.get(named_by), named_by)
-        return ParsedBody(name, bool(wanted), fields, (name,))
-    return ParsedBody(_model(fields.get("model")), bool(wanted), fields, (), plain)
+        return ParsedBody(name, bool(stream), fields, (name,))
+    return ParsedBody(_model(fields.get("model")), bool(stream), fields, (), plain)
 
 
 def _read_form(body: bytes, content_type: str, kind: str) -> ParsedBody:
@@ -123,11 +123,11 @@ def _read_form(body: bytes, content_type: str, kind: str) -> ParsedBody:
     return ParsedBody(_model(form.get("model")), stream, form, plain=plain)
 
 
-def with_one_model(body: bytes, asked: ParsedBody) -> bytes:
+def with_one_model(body: bytes, parsed: ParsedBody) -> bytes:
     """Return the body with the first of several names in `model`, the only field that workers know; other bytes stay."""
-    if isinstance(asked.fields.get("model"), str):
+    if isinstance(parsed.fields.get("model"), str):
         return without_fields(body, {"models"})
-    return with_field(without_fields(body, {"model", "models"}), "model", asked.model)
+    return with_field(without_fields(body, {"model", "models"}), "model", parsed.model)
 
 
 def with_field(body: bytes, name: str, value: object) -> bytes:
@@ -152,8 +152,8 @@ def without_fields(body: bytes, names: Set[str]) -> bytes:
     if not _may_name(body, names):
         return body
     if len(body) > SMALL_BYTES and large_json.is_large(body):
-        found = large_json.parse(body, frozenset(names)).spans
-        return _cut_out(body, [(span.start, span.end) for span in found])
+        spans = large_json.parse(body, frozenset(names)).spans
+        return _cut_out(body, [(span.start, span.end) for span in spans])
     fields = orjson.loads(body)
     if names.isdisjoint(fields):
         return body
@@ -192,11 +192,11 @@ def splice_model(body: bytes, model: str) -> bytes:
         return body
     name = orjson.dumps(model)
     pieces: list[bytes] = []
-    at = 0
+    index = 0
     for start, end in spans:
-        pieces += (body[at:start], name)
-        at = end
-    return b"".join((*pieces, body[at:]))
+        pieces += (body[index:start], name)
+        index = end
+    return b"".join((*pieces, body[index:]))
 
 
 def parse_json_object(body: bytes) -> Mapping[str, object]:
@@ -346,8 +346,8 @@ def _values(body: bytes) -> list[tuple[int, int]]:
     if len(body) > SMALL_BYTES and large_json.is_large(body):
         large = large_json.parse(body, _MODEL).spans
         return [(span.value, span.end) for span in large if body.startswith(b'"', span.value)]
-    found = (_STRING.match(body, at) for at in _keys(body))
-    return [value.span() for value in found if value is not None]
+    matches = (_STRING.match(body, at) for at in _keys(body))
+    return [value.span() for value in matches if value is not None]
 
 
 def _keys(body: bytes) -> Iterator[int]:
@@ -357,9 +357,9 @@ def _keys(body: bytes) -> Iterator[int]:
 
 def _top_level(body: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield for each top-level field where it begins, where its value begins, and its name as written."""
-    depth = at = 0
-    while (notable := _NOTABLE.search(body, at)) is not None:
-        at = notable.end()
+    depth = index = 0
+    while (notable := _NOTABLE.search(body, index)) is not None:
+        index = notable.end()
         match notable[0]:
             case b"{" | b"[":
                 depth += 1
@@ -369,11 +369,11 @@ def _top_level(body: bytes) -> Iterator[tuple[int, int, bytes]]:
                 text = _STRING.match(body, notable.start())
                 if text is None:
                     break
-                at = text.end()
-                colon = _COLON.match(body, at) if depth == 1 else None
+                index = text.end()
+                colon = _COLON.match(body, index) if depth == 1 else None
                 if colon is not None:
-                    at = colon.end()
-                    yield text.start(), at, text[0]
+                    index = colon.end()
+                    yield text.start(), index, text[0]
 
 
 def _end_of(body: bytes, at: int) -> int:

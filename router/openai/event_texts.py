@@ -11,18 +11,18 @@ def event_texts(
     """
     texts: list[bytes] = []
     line = end.find(b"\n")
-    at = 0
-    while line >= 0 and events.startswith(begin, at):
-        first = at + len(begin)
+    offset = 0
+    while line >= 0 and events.startswith(begin, offset):
+        first = offset + len(begin)
         last = events.find(b"\n", first) - line
         stop = last + len(end)
         if last < first or events[last:stop] != end or events.find(b"\0", first, last) >= 0:
             break
-        if any(events.find(sign, at, stop) >= 0 for sign in signs):
+        if any(events.find(sign, offset, stop) >= 0 for sign in signs):
             break
         texts.append(events[first:last] + b"\n")
-        at = stop
-    return b"".join(texts), len(texts), at
+        offset = stop
+    return b"".join(texts), len(texts), offset
 
 
 def contains(events: bytes, searched: bytes, /) -> bool:

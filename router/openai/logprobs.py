@@ -44,22 +44,22 @@ def write_completion_logprobs(tokens: Sequence[Token], start: int) -> dict[str, 
     offsets = [start]
     for token in tokens[:-1]:
         offsets.append(offsets[-1] + len(token.text))
-    said: dict[str, object] = {
+    payload: dict[str, object] = {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": [{o.text: o.logprob for o in token.likeliest} for token in tokens],
         "text_offset": offsets,
     }
     if all(token.id is not None for token in tokens):
-        said["token_ids"] = [token.id for token in tokens]
-        said["top_token_ids"] = [[other.id for other in token.likeliest] for token in tokens]
-    return said
+        payload["token_ids"] = [token.id for token in tokens]
+        payload["top_token_ids"] = [[other.id for other in token.likeliest] for token in tokens]
+    return payload
 
 
-def read(given: object) -> tuple[Token, ...]:
+def read(value: object) -> tuple[Token, ...]:
     """Read `logprobs` of either form. Anything else yields none: a text is complete without them."""
     try:
-        match given:
+        match value:
             case {"content": [*tokens]}:
                 return tuple(map(_listed, tokens))
             case {"tokens": [*texts], "token_logprobs": [*logprobs], **rest}:
@@ -85,42 +85,42 @@ class HeldTokens:
         self.start = start
         """Characters before the next token."""
 
-    def take(self, tokens: Iterable[Token], shown: int) -> tuple[Token, ...]:
+    def feed(self, tokens: Iterable[Token], shown: int) -> tuple[Token, ...]:
         """Take in tokens, and the number of characters newly shown; return the tokens whose text is now shown."""
         self._left += tokens
         self._room += shown
-        told = []
+        ready = []
         while self._left and len(self._left[0].text) <= self._room:
-            told.append(self._left.popleft())
-            self._room -= len(told[-1].text)
-        self.start += sum(len(token.text) for token in told)
-        return tuple(told)
+            ready.append(self._left.popleft())
+            self._room -= len(ready[-1].text)
+        self.start += sum(len(token.text) for token in ready)
+        return tuple(ready)
 
-    def rest(self) -> tuple[Token, ...]:
+    def flush(self) -> tuple[Token, ...]:
         """Return the tokens left once a text has ended by itself: the texts of its tokens need not add up to it."""
-        left = tuple(self._left)
+        remaining = tuple(self._left)
         self._left.clear()
-        return left
+        return remaining
 
 
 def _object(token: Token) -> dict[str, object]:
-    said: dict[str, object] = {
+    payload: dict[str, object] = {
         "token": token.text,
         "logprob": token.logprob,
         "bytes": list(token.text.encode(errors="replace")),
     }
-    return said if token.id is None else {"id": token.id, **said}
+    return payload if token.id is None else {"id": token.id, **payload}
 
 
-def _listed(said: object) -> Token:
-    drawn = _alone(said)
-    likeliest = said.get("top_logprobs") if isinstance(said, dict) else None
-    others = likeliest[:MAX_LIKELIEST] if isinstance(likeliest, list) else []
-    return replace(drawn, likeliest=tuple(map(_alone, others))) if others else drawn
+def _listed(value: object) -> Token:
+    drawn = _alone(value)
+    likeliest = value.get("top_logprobs") if isinstance(value, dict) else None
+    alternatives = likeliest[:MAX_LIKELIEST] if isinstance(likeliest, list) else []
+    return replace(drawn, likeliest=tuple(map(_alone, alternatives))) if alternatives else drawn
 
 
-def _alone(said: object) -> Token:
-    match said:
+def _alone(value: object) -> Token:
+    match value:
         case {"token": str(text), **rest}:
             return token(text, rest.get("logprob"), rest.get("id"))
     raise ValueError("no token")
@@ -133,24 +133,24 @@ def _columns(
     for text, logprob, id_, likeliest, ids in zip(texts, logprobs, *beside, strict=True):
         if not isinstance(text, str):
             raise TypeError("no text of a token")
-        found = list(likeliest.items()) if isinstance(likeliest, dict) else []
-        numbers = _column(ids, len(found))
-        others = [
+        entries = list(likeliest.items()) if isinstance(likeliest, dict) else []
+        numbers = _column(ids, len(entries))
+        alternatives = [
             Token(other, _number(likely), _id(number))
-            for (other, likely), number in zip(found, numbers, strict=True)
+            for (other, likely), number in zip(entries, numbers, strict=True)
         ]
-        yield Token(text, _number(logprob), _id(id_), tuple(others[:MAX_LIKELIEST]))
+        yield Token(text, _number(logprob), _id(id_), tuple(alternatives[:MAX_LIKELIEST]))
 
 
-def _column(given: object, count: int) -> Sequence[object]:
+def _column(value: object, count: int) -> Sequence[object]:
     """Return a column, or one of `None` if it does not have that length."""
-    return given if isinstance(given, list) and len(given) == count else [None] * count
+    return value if isinstance(value, list) and len(value) == count else [None] * count
 
 
-def _number(given: object) -> float | None:
-    return float(given) if isinstance(given, int | float) and not isinstance(given, bool) else None
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _id(given: object) -> int | None:
-    known = isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= _MOST_ID
-    return given if known and isinstance(given, int) else None
+def _id(value: object) -> int | None:
+    valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_ID
+    return value if valid and isinstance(value, int) else None

@@ -51,7 +51,9 @@ def type_of(content: bytes) -> FileType:
         return {b"WEBP": _WEBP, b"WAVE": _WAV}.get(content[8:12], UNKNOWN)
     if content[4:8] == b"ftyp":
         return FileType("audio/mp4", ".m4a")
-    return next((found for start, found in _BEGINNINGS if content.startswith(start)), UNKNOWN)
+    return next(
+        (file_type for start, file_type in _BEGINNINGS if content.startswith(start)), UNKNOWN
+    )
 
 
 MAX_CHARACTERS = 256
@@ -75,16 +77,16 @@ class Media:
 @lru_cache(maxsize=256)
 def media_of(content_type: str) -> Media:
     """Read a header; raise `UnsupportedContentType` if it is malformed or ambiguous, or names a charset that is not UTF-8."""
-    found = _TYPE.match(content_type)
-    if found is None or len(content_type) > MAX_CHARACTERS or not content_type.isascii():
+    match = _TYPE.match(content_type)
+    if match is None or len(content_type) > MAX_CHARACTERS or not content_type.isascii():
         raise UnsupportedContentType("the content type is malformed; send application/json")
     parameters: dict[str, str] = {}
-    at = found.end()
-    while at < len(content_type):
-        parameter = _PARAMETER.match(content_type, at)
+    offset = match.end()
+    while offset < len(content_type):
+        parameter = _PARAMETER.match(content_type, offset)
         if parameter is None:
             raise UnsupportedContentType("a parameter of the content type is malformed")
-        at = parameter.end()
+        offset = parameter.end()
         if parameter[1] is None:
             continue
         name = parameter[1].lower()
@@ -93,7 +95,7 @@ def media_of(content_type: str) -> Media:
         parameters[name] = parameter[2].strip('"')
     if not is_utf8(parameters.get("charset", "utf-8")):
         raise UnsupportedContentType("only UTF-8 is supported")
-    return Media(found[1].lower(), parameters)
+    return Media(match[1].lower(), parameters)
 
 
 def is_utf8(charset: str) -> bool:

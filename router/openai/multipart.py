@@ -52,7 +52,7 @@ class Part:
 
 def fields(body: bytes, listed: Sequence[Part]) -> Mapping[str, str]:
     """Return the short text fields of a form that has these parts; raise `BadRequest` if it names `model` twice."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     # Files and other spellings count too: a worker may take any of them for the model.
     if sum(part.name.lower() == "model" for part in listed) > 1:
         raise BadRequest("the form names `model` twice", param="model")
@@ -60,13 +60,13 @@ def fields(body: bytes, listed: Sequence[Part]) -> Mapping[str, str]:
         if part.is_file or part.end - part.start > MAX_TEXT_BYTES:
             continue
         try:
-            found[part.name] = body[part.start : part.end].decode()
+            texts[part.name] = body[part.start : part.end].decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"{part.name!r} is not UTF-8", param=part.name) from error
     # RFC 7578 4.6: the value of this field is the charset of all other fields.
-    if not is_utf8(found.get("_charset_", "utf-8")):
+    if not is_utf8(texts.get("_charset_", "utf-8")):
         raise BadRequest("only UTF-8 is supported (`_charset_`)", param="_charset_")
-    return found
+    return texts
 
 
 def with_model(body: bytes, content_type: str, model: str) -> bytes:
@@ -94,12 +94,12 @@ def without(body: bytes, content_type: str, names: Set[str]) -> bytes:
 
 def parts(body: bytes, content_type: str) -> list[Part]:
     """List the parts of a form in order; raise `BadRequest` if it is malformed or exceeds a limit."""
-    named = media_of(content_type).parameters.get("boundary", "")
-    if not _BOUNDARY.fullmatch(named):
+    text = media_of(content_type).parameters.get("boundary", "")
+    if not _BOUNDARY.fullmatch(text):
         raise BadRequest(
             "the content type of a form must name its boundary, of at most 70 characters"
         )
-    boundary = named.encode()
+    boundary = text.encode()
     delimiters = _delimiters(body, boundary)
     reader = _Reader()
     try:
@@ -133,18 +133,18 @@ def _delimiters(body: bytes, boundary: bytes) -> list[int]:
     if not boundary or not body.startswith(delimiter):
         raise BadRequest("the form does not begin with the boundary that its content type names")
     # One pass: a form with an image is long.
-    at, closing = 0, -1
-    found: list[int] = []
+    offset, closing = 0, -1
+    offsets: list[int] = []
     for _ in range(MAX_PARTS + 1):
-        found.append(at)
-        after = at + len(delimiter)
+        offsets.append(offset)
+        after = offset + len(delimiter)
         if body.startswith(b"--", after):
-            closing = at
+            closing = offset
         elif not body.startswith(b"\r\n", after):
             closing = -1
             break
-        at = body.find(delimiter, after)
-        if at < 0:
+        offset = body.find(delimiter, after)
+        if offset < 0:
             break
     else:
         raise TooManyParts(f"the form has more than {MAX_PARTS} parts")
@@ -152,7 +152,7 @@ def _delimiters(body: bytes, boundary: bytes) -> list[int]:
         raise BadRequest("a boundary of the form is malformed, or the last one is missing")
     if len(body) - closing > len(delimiter) + 2 + MAX_EPILOGUE_BYTES:
         raise BadRequest("the form continues after its end")
-    return found
+    return offsets
 
 
 class _Reader:
@@ -167,17 +167,17 @@ class _Reader:
 
     def read(self, parser: MultipartParser, body: bytes, delimiters: list[int]) -> None:
         """Let the parser read the body except the middle of long parts, where no delimiter is and none need be searched."""
-        at = 0
+        offset = 0
         for after, before in pairwise(delimiters):
             begun, ends = after + _HEAD_BYTES, before - _TAIL_BYTES
             if begun < ends:
-                self._write(parser, body, at, begun)
-                at = begun
+                self._write(parser, body, offset, begun)
+                offset = begun
                 # Otherwise the part's headers go on.
                 if self._start:
                     parser.write(_LEFT_OUT)
-                    at = ends
-        self._write(parser, body, at, len(body))
+                    offset = ends
+        self._write(parser, body, offset, len(body))
 
     def _write(self, parser: MultipartParser, body: bytes, start: int, end: int) -> None:
         self._at, self._piece = start, body[start:end]
@@ -241,18 +241,18 @@ def _disposition(value: bytes) -> Mapping[bytes, bytes] | None:
     """Read the parameters of a part's `Content-Disposition`; `None` if two parsers might find two names in it."""
     if value[: len(_FORM_DATA)].lower() != _FORM_DATA:
         return None
-    found: dict[bytes, bytes] = {}
-    at = len(_FORM_DATA)
-    while at < len(value):
-        parameter = _PARAMETER.match(value, at)
-        if parameter is None or parameter[1].lower() in found:
+    parameters: dict[bytes, bytes] = {}
+    offset = len(_FORM_DATA)
+    while offset < len(value):
+        parameter = _PARAMETER.match(value, offset)
+        if parameter is None or parameter[1].lower() in parameters:
             return None
         if b'\\"' in parameter[2] and b";" in parameter[2]:
             return None  # a parser without escapes would find a parameter in the quotes
-        at = parameter.end()
-        found[parameter[1].lower()] = parameter[2]
-    names = [name for name in found if name.startswith(b"name")]
-    if names != [b"name"] or b"\\" in found[b"name"]:
+        offset = parameter.end()
+        parameters[parameter[1].lower()] = parameter[2]
+    names = [name for name in parameters if name.startswith(b"name")]
+    if names != [b"name"] or b"\\" in parameters[b"name"]:
         return None
-    found[b"name"] = found[b"name"].strip(b'"')
-    return found
+    parameters[b"name"] = parameters[b"name"].strip(b'"')
+    return parameters

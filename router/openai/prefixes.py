@@ -79,20 +79,20 @@ def prefixes_of(fields: Mapping[str, object], size: int) -> Prefixes:
     try:
         messages = _messages_of(fields)
         # A chat template puts the tools before everything else.
-        found = [*_chain(_tools_of(fields), messages)] if messages else []
+        chain = [*_chain(_tools_of(fields), messages)] if messages else []
     except orjson.JSONEncodeError:
         # The body can be parsed, but is nested too deeply to be serialised: no worker finds a conversation in it.
         return NONE
-    if not found:
+    if not chain:
         return NONE
     spoken = len([*takewhile(_is_everybodys, messages)])
     # If there are only system messages, the last prefix has to tell conversations apart.
-    shared = min(sum(place < spoken for place, _, _ in found), len(found) - 1)
-    ends = (at for at, (place, whole, _) in enumerate(found) if whole and place >= spoken)
+    shared = min(sum(index < spoken for index, _, _ in chain), len(chain) - 1)
+    ends = (at for at, (index, complete, _) in enumerate(chain) if complete and index >= spoken)
     return Prefixes(
-        tuple(prefix for _, _, prefix in found),
+        tuple(prefix for _, _, prefix in chain),
         shared,
-        next(ends, len(found) - 1),
+        next(ends, len(chain) - 1),
         any(role == "assistant" for _, role in messages),
     )
 
@@ -108,15 +108,15 @@ def _messages_of(fields: Mapping[str, object]) -> Sequence[_Message]:
         else:
             messages = [prompt] if isinstance(prompt, str) else None
     if isinstance(messages, bytes):
-        found = elements(messages, _ROLE, _MAX_ELEMENTS)
-        if found is not None:
-            return found
+        parsed = elements(messages, _ROLE, _MAX_ELEMENTS)
+        if parsed is not None:
+            return parsed
         messages = orjson.loads(messages)
     if not isinstance(messages, list):
         return ()
     return [
-        (orjson.dumps(one), one.get("role") if isinstance(one, dict) else None)
-        for one in messages[:_MAX_ELEMENTS]
+        (orjson.dumps(message), message.get("role") if isinstance(message, dict) else None)
+        for message in messages[:_MAX_ELEMENTS]
     ]
 
 
@@ -124,21 +124,21 @@ def _tools_of(fields: Mapping[str, object]) -> bytes:
     tools = fields.get("tools")
     if not isinstance(tools, bytes):
         return orjson.dumps(tools)
-    found = elements(tools, _ROLE, _MAX_ELEMENTS)
-    if found is None:
+    parsed = elements(tools, _ROLE, _MAX_ELEMENTS)
+    if parsed is None:
         return orjson.dumps(orjson.loads(tools))
-    return b"[" + b",".join([written for written, _ in found]) + b"]"
+    return b"[" + b",".join([written for written, _ in parsed]) + b"]"
 
 
 def _chain(seed: bytes, messages: Sequence[_Message]) -> Iterator[tuple[int, bool, Prefix]]:
     """Yield each prefix with the index of the message that it ends in, and whether it covers all of that message."""
     digest, size, links = blake3(seed).digest(_HASH_BYTES), 0, 0
-    for place, (written, _) in enumerate(messages):
-        for at in range(0, len(written), BLOCK):
-            block = written[at : at + BLOCK]
+    for index, (written, _) in enumerate(messages):
+        for start in range(0, len(written), BLOCK):
+            block = written[start : start + BLOCK]
             digest = blake3(digest + block).digest(_HASH_BYTES)
             size += len(block)
-            yield place, at + BLOCK >= len(written), Prefix(digest, size)
+            yield index, start + BLOCK >= len(written), Prefix(digest, size)
             links += 1
             if links >= MAX_LINKS:
                 return

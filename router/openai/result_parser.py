@@ -54,17 +54,17 @@ class Columns:
 
 def vectors_of(body: bytes, count: int) -> Vectors:
     """Read the embeddings of `count` texts, as numbers or base64."""
-    said = answer_object(body)
+    answer = answer_object(body)
     placed: dict[int, tuple[float, ...]] = {}
-    for at, one in enumerate(_list(said, "data")):
-        match one:
-            case {"embedding": given, **rest}:
-                placed[_place(rest.get("index", at), count)] = _vector(given)
+    for position, entry in enumerate(_list(answer, "data")):
+        match entry:
+            case {"embedding": vector, **rest}:
+                placed[_place(rest.get("index", position), count)] = _vector(vector)
             case _:
                 raise WorkerFailed("the answer contains an invalid embedding")
     if len(placed) != count:
         raise WorkerFailed("the answer has not one embedding for each text")
-    return Vectors(tuple(placed[at] for at in range(count)), _spent(said))
+    return Vectors(tuple(placed[position] for position in range(count)), _spent(answer))
 
 
 def images_of(body: bytes) -> tuple[bytes | str, ...]:
@@ -74,24 +74,24 @@ def images_of(body: bytes) -> tuple[bytes | str, ...]:
 
 def transcript_of(body: bytes) -> Transcript:
     """Read the transcript of a recording, in JSON, verbose or not."""
-    said = answer_object(body)
-    text = said.get("text")
+    answer = answer_object(body)
+    text = answer.get("text")
     if not isinstance(text, str):
         raise WorkerFailed("the answer has no text")
-    segments = said.get("segments")
+    segments = answer.get("segments")
     return Transcript(text, tuple(map(_segment, segments if isinstance(segments, list) else ())))
 
 
 def ranking_of(body: bytes, count: int) -> Ranking:
     """Read a ranking of `count` documents, in the form of Jina and Cohere."""
-    said = answer_object(body)
-    ranked = tuple(_ranked(one, count) for one in _list(said, "results"))
-    if len({one.index for one in ranked}) != len(ranked):
+    answer = answer_object(body)
+    ranked = tuple(_ranked(entry, count) for entry in _list(answer, "results"))
+    if len({entry.index for entry in ranked}) != len(ranked):
         raise WorkerFailed("a document is ranked twice")
-    match said.get("usage"):
+    match answer.get("usage"):
         case {"total_tokens": int(total)} if 0 <= total <= _MOST_TOKEN:
-            return Ranking(ranked, _spent(said), int(total))
-    return Ranking(ranked, _spent(said))
+            return Ranking(ranked, _spent(answer), int(total))
+    return Ranking(ranked, _spent(answer))
 
 
 def tokens_of(body: bytes) -> tuple[int, ...]:
@@ -101,28 +101,28 @@ def tokens_of(body: bytes) -> tuple[int, ...]:
 
 def columns_of(body: bytes) -> Columns:
     """Read what a store returned or found."""
-    said = answer_object(body)
-    keys = tuple(map(_numbers, _list(said, "keys")))
-    values = tuple(str(one) for one in _list(said, "values") if isinstance(one, str))
-    similarities = _numbers(said.get("similarities") or [])
-    if len(keys) != len(_list(said, "values")) or len(keys) != len(values):
+    answer = answer_object(body)
+    keys = tuple(map(_numbers, _list(answer, "keys")))
+    values = tuple(str(value) for value in _list(answer, "values") if isinstance(value, str))
+    similarities = _numbers(answer.get("similarities") or [])
+    if len(keys) != len(_list(answer, "values")) or len(keys) != len(values):
         raise WorkerFailed("the answer has not one value for each key")
     if similarities and len(similarities) != len(keys):
         raise WorkerFailed("the answer has not one similarity for each key")
     return Columns(keys, values, similarities)
 
 
-def _vector(given: object) -> tuple[float, ...]:
-    if not isinstance(given, str):
-        return _numbers(given)
-    packed = _decoded(given)
+def _vector(value: object) -> tuple[float, ...]:
+    if not isinstance(value, str):
+        return _numbers(value)
+    packed = _decoded(value)
     if len(packed) % 4:
         raise WorkerFailed("an embedding is not a list of numbers")
     return _numbers(list(struct.unpack(f"<{len(packed) // 4}f", packed)))
 
 
-def _image(given: object) -> bytes | str:
-    match given:
+def _image(value: object) -> bytes | str:
+    match value:
         case {"b64_json": str(data)} if data:
             return _decoded(data)
         case {"url": str(url)} if url.startswith("data:"):
@@ -132,8 +132,8 @@ def _image(given: object) -> bytes | str:
     raise WorkerFailed("the answer contains an invalid image")
 
 
-def _segment(given: object) -> Segment:
-    match given:
+def _segment(value: object) -> Segment:
+    match value:
         case {
             "start": int() | float() as start,
             "end": int() | float() as end,
@@ -147,32 +147,34 @@ def _segment(given: object) -> Segment:
     raise WorkerFailed("the answer contains an invalid segment")
 
 
-def _ranked(given: object, count: int) -> DocumentScore:
-    match given:
-        case {"index": place, "relevance_score": score}:
-            return DocumentScore(_place(place, count), _numbers([score])[0])
+def _ranked(value: object, count: int) -> DocumentScore:
+    match value:
+        case {"index": index, "relevance_score": score}:
+            return DocumentScore(_place(index, count), _numbers([score])[0])
     raise WorkerFailed("the answer ranks an unknown document")
 
 
-def _token(given: object) -> int:
-    number = given.get("id") if isinstance(given, dict) else given
+def _token(value: object) -> int:
+    number = value.get("id") if isinstance(value, dict) else value
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_TOKEN:
         raise WorkerFailed("the answer contains an invalid token")
     return number
 
 
-def _place(given: object, count: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
+def _place(value: object, count: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
         raise WorkerFailed("the answer refers to something that was not requested")
-    return given
+    return value
 
 
-def _numbers(given: object) -> tuple[float, ...]:
-    if isinstance(given, list):
+def _numbers(value: object) -> tuple[float, ...]:
+    if isinstance(value, list):
         numbers = [
-            one for one in given if isinstance(one, int | float) and not isinstance(one, bool)
+            number
+            for number in value
+            if isinstance(number, int | float) and not isinstance(number, bool)
         ]
-        if len(numbers) == len(given) and all(-_MOST <= one <= _MOST for one in numbers):
+        if len(numbers) == len(value) and all(-_MOST <= number <= _MOST for number in numbers):
             return tuple(map(float, numbers))
     raise WorkerFailed("the answer contains an invalid list of numbers")
 
@@ -184,16 +186,16 @@ def _decoded(data: str) -> bytes:
         raise WorkerFailed("the answer contains invalid base64") from error
 
 
-def _spent(said: Mapping[str, object]) -> Usage | None:
-    match said.get("usage"):
+def _spent(answer: Mapping[str, object]) -> Usage | None:
+    match answer.get("usage"):
         # Jina and Infinity report only the total, which is all prompt.
         case {"total_tokens": int(total), **rest} if "prompt_tokens" not in rest:
             return read_usage({"usage": {"prompt_tokens": total}})
-    return read_usage(said)
+    return read_usage(answer)
 
 
-def _list(said: Mapping[str, object], name: str) -> Sequence[object]:
-    found = said.get(name)
-    if not isinstance(found, list):
+def _list(answer: Mapping[str, object], name: str) -> Sequence[object]:
+    rows = answer.get(name)
+    if not isinstance(rows, list):
         raise WorkerFailed(f"the answer has no list of {name}")
-    return found
+    return rows

@@ -25,12 +25,12 @@ def write_embeddings(
 ) -> bytes:
     """Return the answer with these vectors, in their order."""
     data = [
-        {"object": "embedding", "index": index, "embedding": _packed(one) if base64 else one}
-        for index, one in enumerate(vectors)
+        {"object": "embedding", "index": index, "embedding": _packed(vector) if base64 else vector}
+        for index, vector in enumerate(vectors)
     ]
-    spent: dict[str, object] = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt}
-    spent |= {"estimated": True} if usage.estimated else {}
-    return orjson.dumps({"object": "list", "data": data, "model": model, "usage": spent})
+    usage_fields: dict[str, object] = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt}
+    usage_fields |= {"estimated": True} if usage.estimated else {}
+    return orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage_fields})
 
 
 def _packed(vector: Sequence[float]) -> str:
@@ -64,7 +64,7 @@ def write_guts(tokens: Iterable[TokenInternals], following: Iterable[NextToken])
 
 def write_images(images: Iterable[bytes], *, created: int, base64: bool) -> bytes:
     """Return the answer with these images; `created` is Unix time."""
-    data = [_said(one, base64) for one in images]
+    data = [_said(image, base64) for image in images]
     return orjson.dumps({**SUCCESS, "created": created, "data": data})
 
 
@@ -83,11 +83,13 @@ def write_store(
     similarities: Sequence[float] | None = None,
 ) -> bytes:
     """Return the answer with the values of these keys; a value that is no text is a `data:` URI."""
-    said: dict[str, object] = {
+    payload: dict[str, object] = {
         "keys": keys,
         "values": [*map(encode_value, values)],
     }
-    return orjson.dumps(said if similarities is None else said | {"similarities": similarities})
+    return orjson.dumps(
+        payload if similarities is None else payload | {"similarities": similarities}
+    )
 
 
 def write_tokens(tokens: Sequence[int]) -> bytes:
@@ -95,11 +97,11 @@ def write_tokens(tokens: Sequence[int]) -> bytes:
     return orjson.dumps({"tokens": list(tokens)})
 
 
-def write_token_texts(asked: Tokenize, tokens: Sequence[int], texts: Sequence[str]) -> bytes:
+def write_token_texts(request: Tokenize, tokens: Sequence[int], texts: Sequence[str]) -> bytes:
     """Return the answer with the texts of these tokens too, in the requested form."""
-    if asked.others.get(WITH_PIECES) is True:
+    if request.others.get(WITH_PIECES) is True:
         pairs = zip(tokens, texts, strict=True)
-        return orjson.dumps({"tokens": [{"id": one, "piece": text} for one, text in pairs]})
+        return orjson.dumps({"tokens": [{"id": token, "piece": text} for token, text in pairs]})
     return orjson.dumps({"tokens": list(tokens), "token_strs": list(texts)})
 
 
@@ -117,36 +119,36 @@ class Segment:
 
 
 def write_transcript(
-    asked: Transcription, text: str, segments: Sequence[Segment]
+    request: Transcription, text: str, segments: Sequence[Segment]
 ) -> tuple[str, bytes]:
     """Return the content type and the body of the answer, in the requested format."""
-    match asked.format:
+    match request.format:
         case "text":
             return "text/plain; charset=utf-8", f"{text}\n".encode(errors="replace")
         case "srt":
-            said = (f"{at}\n{_cue(s, ',')}" for at, s in enumerate(segments, 1))
-            return "application/x-subrip; charset=utf-8", "".join(said).encode(errors="replace")
+            cues = (f"{number}\n{_cue(s, ',')}" for number, s in enumerate(segments, 1))
+            return "application/x-subrip; charset=utf-8", "".join(cues).encode(errors="replace")
         case "vtt":
-            said = (_cue(s, ".") for s in segments)
-            body = "WEBVTT\n\n" + "".join(said)
+            cues = (_cue(s, ".") for s in segments)
+            body = "WEBVTT\n\n" + "".join(cues)
             return "text/vtt; charset=utf-8", body.encode(errors="replace")
         case "verbose_json":
-            return _JSON, orjson.dumps(_verbose(asked, text, segments))
+            return _JSON, orjson.dumps(_verbose(request, text, segments))
         case "json":
             return _JSON, orjson.dumps({"text": text})
 
 
-def _verbose(asked: Transcription, text: str, segments: Sequence[Segment]) -> dict[str, object]:
-    said = [
-        {"id": at, "start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
-        for at, s in enumerate(segments)
+def _verbose(request: Transcription, text: str, segments: Sequence[Segment]) -> dict[str, object]:
+    rows = [
+        {"id": index, "start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
+        for index, s in enumerate(segments)
     ]
     return {
-        "task": "translate" if asked.translate else "transcribe",
-        "language": "en" if asked.translate else asked.language,
+        "task": "translate" if request.translate else "transcribe",
+        "language": "en" if request.translate else request.language,
         "duration": max((s.end for s in segments), default=0.0),
         "text": text,
-        "segments": said,
+        "segments": rows,
     }
 
 
@@ -173,21 +175,21 @@ class DocumentScore:
 
 
 def write_ranking(
-    asked: Rerank, ranked: Iterable[DocumentScore], *, id: str, model: str, usage: Usage, prompt: int = 0  # noqa: A002 (as the form has it)
+    rerank: Rerank, ranked: Iterable[DocumentScore], *, id: str, model: str, usage: Usage, prompt: int = 0  # noqa: A002 (as the form has it)
 ) -> bytes:  # fmt: skip
     """Return the answer: at most `top_n` documents, with their texts if requested.
 
     `prompt` is the number of tokens of the query alone, if the worker counts them.
     """
-    best = sorted(ranked, key=lambda one: -one.score)[: asked.top_n]
+    best = sorted(ranked, key=lambda one: -one.score)[: rerank.top_n]
     results = [
         {"index": one.index, "relevance_score": one.score}
-        | ({"document": {"text": asked.documents[one.index]}} if asked.with_documents else {})
+        | ({"document": {"text": rerank.documents[one.index]}} if rerank.with_documents else {})
         for one in best
     ]
-    spent: dict[str, object] = {
+    usage_fields: dict[str, object] = {
         "prompt_tokens": prompt or usage.prompt,
         "total_tokens": usage.prompt,
     }
-    spent |= {"estimated": True} if usage.estimated else {}
-    return orjson.dumps({"id": id, "model": model, "results": results, "usage": spent})
+    usage_fields |= {"estimated": True} if usage.estimated else {}
+    return orjson.dumps({"id": id, "model": model, "results": results, "usage": usage_fields})

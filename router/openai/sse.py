@@ -45,13 +45,13 @@ class FirstDataDetector:
     def __init__(self) -> None:
         self._line = b""
 
-    def take(self, chunk: bytes) -> bytes:
+    def feed(self, chunk: bytes) -> bytes:
         """Take in the next bytes; return the first eight bytes of data, fewer if its line is shorter, or nothing yet."""
-        looked = self._line + chunk
-        if (said := _SAID.search(looked)) is not None:
-            return said[1]
-        begins = max(looked.rfind(b"\n"), looked.rfind(b"\r")) + 1
-        self._line = looked[begins : begins + _ENOUGH]
+        searched = self._line + chunk
+        if (match := _SAID.search(searched)) is not None:
+            return match[1]
+        begins = max(searched.rfind(b"\n"), searched.rfind(b"\r")) + 1
+        self._line = searched[begins : begins + _ENOUGH]
         return b""
 
 
@@ -86,7 +86,7 @@ class WholeEvents:
         """The bytes that are held back."""
         return bytes(self.held)
 
-    def take(self, chunk: bytes) -> bytes:
+    def feed(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return those that are ready to be sent, possibly none."""
         if not self.held and chunk.endswith(EVENT_ENDS):
             return chunk
@@ -114,8 +114,8 @@ def _last_end(chunk: bytes) -> int:
     end = 0
     for mark in EVENT_ENDS:
         # Behind the last end of one form, few bytes are left to be searched for another.
-        at = chunk.rfind(mark, max(0, end - len(mark)))
-        end = max(end, at + len(mark)) if at >= 0 else end
+        index = chunk.rfind(mark, max(0, end - len(mark)))
+        end = max(end, index + len(mark)) if index >= 0 else end
     return end
 
 
@@ -135,12 +135,12 @@ class Splitter:
             self._held += chunk
             held = self._held
         events: list[Event] = []
-        start, look, plain = 0, self._seen, b"\r" not in held
-        while (end := _event_end(held, look, plain=plain)) > 0:
+        start, seen, plain = 0, self._seen, b"\r" not in held
+        while (end := _event_end(held, seen, plain=plain)) > 0:
             raw = bytes(held[start:end])
             self._check(raw)
             events.append(Event(raw, data_of(raw)))
-            start = look = end
+            start = seen = end
         if held is self._held:
             del self._held[:start]
         else:
@@ -165,12 +165,12 @@ class Splitter:
             raise EventTooLarge(f"an event of the stream is longer than {self._limit:,} bytes")
 
 
-def _event_end(held: bytes | bytearray, look: int, *, plain: bool) -> int:
-    """Return where the event ends, searching from `look` on, or -1 if its end has not arrived; `plain` means without any CR."""
+def _event_end(held: bytes | bytearray, start: int, *, plain: bool) -> int:
+    """Return where the event ends, searching from `start` on, or -1 if its end has not arrived; `plain` means without any CR."""
     if plain:
-        at = held.find(b"\n\n", look)
-        return at + 2 if at >= 0 else -1
-    end = _EVENT_END.search(held, look)
+        index = held.find(b"\n\n", start)
+        return index + 2 if index >= 0 else -1
+    end = _EVENT_END.search(held, start)
     # A final CR may be the first half of a CRLF, which only the next byte tells.
     if end is None or (end.end() == len(held) and held.endswith(b"\r")):
         return -1

@@ -75,12 +75,12 @@ class _Calls:
 
     def numbered(self, part: CallPart) -> CallPart:
         """Return a piece with the number of its call. Another id with a name begins a new call."""
-        place = part.choice, part.index
-        number, id_ = self._open.get(place, (-1, ""))
+        key = part.choice, part.index
+        number, id_ = self._open.get(key, (-1, ""))
         if number < 0 or (part.name and id_ and part.id not in ("", id_)):
             number = self._begun.get(part.choice, 0)
             self._begun[part.choice] = number + 1
-            self._open[place] = number, part.id
+            self._open[key] = number, part.id
         return replace(part, index=number)
 
 
@@ -95,11 +95,11 @@ class TextStreamParser:
         self.ended = self._told = False
 
     @property
-    def whole(self) -> bool:
+    def may_end(self) -> bool:
         """Whether the stream may end here: after a finish reason or `[DONE]`. Some workers omit one; without both it broke."""
         return self.ended or self._told
 
-    def take(self, chunk: bytes) -> list[Heard]:
+    def feed(self, chunk: bytes) -> list[Heard]:
         """Return the events in the next bytes; raise `WorkerFailed` if this is no stream of OpenAI's."""
         try:
             events = self._splitter.feed(chunk)
@@ -111,134 +111,136 @@ class TextStreamParser:
         """Return the content of the stream's last event if its blank line never came."""
         return self._parse_events(event.data for event in self._splitter.finish())
 
-    def _parse_events(self, said: Iterable[bytes]) -> list[Heard]:
-        heard: list[Heard] = []
-        for data in said:
+    def _parse_events(self, chunks: Iterable[bytes]) -> list[Heard]:
+        events: list[Heard] = []
+        for data in chunks:
             if not data or self.ended:
                 continue
             if data == b"[DONE]":
                 self.ended = True
                 continue
             for event in parse_chunk(answer_object(data)):
-                heard.append(self._calls.numbered(event) if isinstance(event, CallPart) else event)
+                events.append(self._calls.numbered(event) if isinstance(event, CallPart) else event)
                 if not isinstance(event, Delta):
                     self.ended = self.ended or isinstance(event, TextFailure)
                     self._told = self._told or isinstance(event, End)
-        return heard
+        return events
 
 
 def parse_answer(kind: Kind, body: bytes) -> list[Heard]:
     """Return the events of a chat or completion answered in one piece; raise `WorkerFailed` if it is no such answer."""
-    said = answer_object(body)
-    choices = said.get("choices")
+    answer = answer_object(body)
+    choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         raise WorkerFailed("the answer has no choices")
-    heard: list[Heard] = []
-    for at, choice in enumerate(choices):
+    events: list[Heard] = []
+    for position, choice in enumerate(choices):
         if not isinstance(choice, dict):
             raise WorkerFailed("a choice of the answer is not an object")
-        index = _index(choice.get("index"), at)
+        index = _index(choice.get("index"), position)
         message = choice.get("message") if kind is Kind.CHAT else choice
         if not isinstance(message, dict):
             raise WorkerFailed("a choice of the answer has no message")
         numbers = count()
-        heard += (
+        events += (
             replace(event, index=next(numbers)) if isinstance(event, CallPart) else event
             for event in _pieces(message, index, choice.get("logprobs"))
         )
-        heard.append(_end(choice, index))
-    if (usage := read_usage(said)) is not None:
-        heard.append(usage)
-    return heard
+        events.append(_end(choice, index))
+    if (usage := read_usage(answer)) is not None:
+        events.append(usage)
+    return events
 
 
-def text_of(heard: Iterable[Heard], choice: int = 0) -> str:
+def text_of(events: Iterable[Heard], choice: int = 0) -> str:
     """Return the text of one choice."""
     return "".join(
-        event.text for event in heard if isinstance(event, Delta) and event.choice == choice
+        event.text for event in events if isinstance(event, Delta) and event.choice == choice
     )
 
 
-def reason_of(heard: Iterable[Heard], choice: int = 0) -> Reason:
+def reason_of(events: Iterable[Heard], choice: int = 0) -> Reason:
     """Return the finish reason of one choice."""
-    ends = (event.reason for event in heard if isinstance(event, End) and event.choice == choice)
+    ends = (event.reason for event in events if isinstance(event, End) and event.choice == choice)
     return next(ends, "stop")
 
 
-def usage_of(heard: Iterable[Heard]) -> Usage | None:
+def usage_of(events: Iterable[Heard]) -> Usage | None:
     """Return the usage of an answer, `None` without any; the last report counts."""
     last: Usage | None = None
-    for event in heard:
+    for event in events:
         if isinstance(event, Usage):
             last = event
     return last
 
 
-def parse_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
+def parse_chunk(payload: Mapping[str, object]) -> Iterator[Heard]:
     """Yield the content of one event of a stream; raise `WorkerFailed` if it is invalid."""
-    error = said.get("error")
+    error = payload.get("error")
     if error:
         yield _failure(error)
         return
-    choices = said.get("choices")
-    for at, choice in enumerate(choices if isinstance(choices, list) else ()):
+    choices = payload.get("choices")
+    for position, choice in enumerate(choices if isinstance(choices, list) else ()):
         if not isinstance(choice, dict):
             raise WorkerFailed("a choice of the stream is not an object")
-        index = _index(choice.get("index"), at)
+        index = _index(choice.get("index"), position)
         delta = choice.get("delta")
         piece = delta if isinstance(delta, dict) else choice
         yield from _pieces(piece, index, choice.get("logprobs"))
         if choice.get("finish_reason"):
             yield _end(choice, index)
-    if (usage := read_usage(said)) is not None:
+    if (usage := read_usage(payload)) is not None:
         yield usage
 
 
-def _pieces(said: Mapping[str, object], choice: int, likely: object) -> Iterator[Heard]:
-    content, own_thought = _content(said.get("content"))
-    for thought in (said.get("reasoning_content"), said.get("reasoning"), own_thought):
+def _pieces(message: Mapping[str, object], choice: int, likely: object) -> Iterator[Heard]:
+    content, own_thought = _content(message.get("content"))
+    for thought in (message.get("reasoning_content"), message.get("reasoning"), own_thought):
         if isinstance(thought, str) and thought:
             yield ReasoningPiece(thought, choice)
             break
-    for text in (content, said.get("refusal"), said.get("text")):
+    for text in (content, message.get("refusal"), message.get("text")):
         if isinstance(text, str) and text:
             yield Delta(text, choice, logprobs.read(likely) if likely else ())
             break
-    calls = said.get("tool_calls")
-    for at, call in enumerate(calls if isinstance(calls, list) else ()):
-        yield _call(call, at, choice)
-    if not calls and isinstance(function := said.get("function_call"), dict):
+    calls = message.get("tool_calls")
+    for position, call in enumerate(calls if isinstance(calls, list) else ()):
+        yield _call(call, position, choice)
+    if not calls and isinstance(function := message.get("function_call"), dict):
         # The form before `tool_calls`, without an id.
         yield _call({"function": function}, 0, choice)
 
 
-def _content(given: object) -> tuple[str, str]:
+def _content(value: object) -> tuple[str, str]:
     """Return the text and the thoughts of a content, which may be a list of parts; raise `WorkerFailed` for anything else."""
-    match given:
+    match value:
         case None:
             return "", ""
         case str(text):
             return text, ""
     texts: list[str] = []
     thoughts: list[str] = []
-    for part in given if isinstance(given, list) else [given]:
+    for part in value if isinstance(value, list) else [value]:
         match part:
             case {"type": "text", "text": str(text)}:
                 texts.append(text)
             case {"type": "thinking", "thinking": str(text)}:
                 thoughts.append(text)
             case {"type": "thinking", "thinking": list(pieces)}:
-                thoughts += (_text(one.get("text")) for one in pieces if isinstance(one, dict))
+                thoughts += (
+                    _text(piece.get("text")) for piece in pieces if isinstance(piece, dict)
+                )
             case _:
                 raise WorkerFailed("the answer's content is neither a text nor a list of texts")
     return "".join(texts), "".join(thoughts)
 
 
-def _call(call: object, at: int, choice: int) -> CallPart:
+def _call(call: object, position: int, choice: int) -> CallPart:
     match call:
         case {"function": dict(function), **rest}:
             return CallPart(
-                index=_index(rest.get("index"), at),
+                index=_index(rest.get("index"), position),
                 id=_text(rest.get("id")),
                 name=_text(function.get("name")),
                 arguments=_arguments(function.get("arguments")),
@@ -247,11 +249,11 @@ def _call(call: object, at: int, choice: int) -> CallPart:
     raise WorkerFailed("a tool call names no function")
 
 
-def _arguments(given: object) -> str:
+def _arguments(value: object) -> str:
     # Some workers send an object where OpenAI has a string of JSON.
-    if isinstance(given, dict):
-        return written_answer(given).decode()
-    return _text(given)
+    if isinstance(value, dict):
+        return written_answer(value).decode()
+    return _text(value)
 
 
 def _failure(error: object) -> TextFailure:
@@ -263,40 +265,40 @@ def _failure(error: object) -> TextFailure:
     return TextFailure("the stream broke off", "", "")
 
 
-def _end(said: Mapping[str, object], choice: int) -> End:
-    given = said.get("finish_reason")
-    reason = _REASONS.get(given, "stop") if isinstance(given, str) else "stop"
+def _end(fields: Mapping[str, object], choice: int) -> End:
+    finish_reason = fields.get("finish_reason")
+    reason = _REASONS.get(finish_reason, "stop") if isinstance(finish_reason, str) else "stop"
     # vLLM and SGLang report the stop string, which OpenAI's form lacks. For a stop token the field is a number.
-    stops = [stop for name in _STOPPED if isinstance(stop := said.get(name), str)]
+    stops = [stop for name in _STOPPED if isinstance(stop := fields.get(name), str)]
     return End(reason, choice, stops[0] if stops and reason == "stop" else "")
 
 
-def _index(given: object, otherwise: int) -> int:
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < _MOST_CHOICES:
-        return given
+def _index(value: object, otherwise: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_CHOICES:
+        return value
     return otherwise
 
 
-def _text(given: object) -> str:
-    return given if isinstance(given, str) else ""
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def answer_object(data: bytes) -> dict[str, Any]:
     """Return the JSON object that a worker answered with; raise `WorkerFailed` for anything else."""
     try:
         # JSON has no byte order mark, but programs of .NET and PHP may write one (RFC 8259 8.1).
-        said = orjson.loads(data.removeprefix(BOM_UTF8))
+        answer = orjson.loads(data.removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError as error:
         raise WorkerFailed("the answer is not valid JSON") from error
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         raise WorkerFailed("the answer is not a JSON object")
-    return said
+    return answer
 
 
-def written_answer(said: object) -> bytes:
+def written_answer(answer: object) -> bytes:
     """Return what a worker answered as JSON; raise `WorkerFailed` if it is nested too deeply: orjson reads more levels."""
     try:
-        return orjson.dumps(said)
+        return orjson.dumps(answer)
     except orjson.JSONEncodeError as error:
         raise WorkerFailed("the answer is nested too deeply") from error
 
@@ -304,10 +306,10 @@ def written_answer(said: object) -> bytes:
 def arguments_object(arguments: str) -> dict[str, object] | None:
     """Return the joined arguments of a tool call; `None` if they are no object, or nested too deeply to be written."""
     try:
-        said = orjson.loads(arguments or "{}")
+        parsed = orjson.loads(arguments or "{}")
         if arguments.count("{") + arguments.count("[") > MAX_DEPTH:
             # Code in a text has as many brackets. An answer has a few levels around the arguments.
-            orjson.dumps([[[[[[[[said]]]]]]]])
+            orjson.dumps([[[[[[[[parsed]]]]]]]])
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
-    return said if isinstance(said, dict) else None
+    return parsed if isinstance(parsed, dict) else None

@@ -67,15 +67,15 @@ class TextForm:
     kind: Kind
     fingerprint: str | None = None
 
-    def with_fingerprint(self, said: bytes) -> "TextForm":
+    def with_fingerprint(self, data: bytes) -> "TextForm":
         """Return the form with the fingerprint in a worker's first event, or in its answer in one piece, if any."""
-        if _FINGERPRINT not in said:
+        if _FINGERPRINT not in data:
             return self
         try:
-            told = orjson.loads(said)
+            parsed = orjson.loads(data)
         except orjson.JSONDecodeError:
             return self
-        match told:
+        match parsed:
             case {"system_fingerprint": str(fingerprint)} if fingerprint:
                 return replace(self, fingerprint=fingerprint)
         return self
@@ -91,15 +91,15 @@ class TextForm:
         chat = self.kind is Kind.CHAT
         match event:
             case Delta(text, choice):
-                said: dict[str, object] = {"delta": {"content": text}} if chat else {"text": text}
+                part: dict[str, object] = {"delta": {"content": text}} if chat else {"text": text}
                 likely = self._logprobs(event.tokens, event.start)
-                return self._chunk({"index": choice, **said, "logprobs": likely})
+                return self._chunk({"index": choice, **part, "logprobs": likely})
             case ToolCall(choice=choice):
                 call = {"index": calls, **_call(event)}
                 return self._chunk({"index": choice, "delta": {"tool_calls": [call]}})
             case End(choice=choice):
-                said = {"delta": {}} if chat else {"text": ""}
-                return self._chunk({"index": choice, **said, **_ending(event)})
+                part = {"delta": {}} if chat else {"text": ""}
+                return self._chunk({"index": choice, **part, **_ending(event)})
             case Usage():
                 return _data({**self._head(chunk=True), "choices": [], "usage": _usage(event)})
 
@@ -111,13 +111,13 @@ class TextForm:
             calls += isinstance(event, ToolCall)
         return b"".join((*written, DONE))
 
-    def whole(self, events: Iterable[Event]) -> tuple[bytes, Usage]:
+    def whole_answer(self, events: Iterable[Event]) -> tuple[bytes, Usage]:
         """Return an answer in one piece, and its usage: the sum over its parts."""
         choices: dict[int, _Choice] = {}
-        spent = Usage(0, 0)
+        usage = Usage(0, 0)
         for event in events:
             if isinstance(event, Usage):
-                spent += event
+                usage += event
                 continue
             choice = choices.setdefault(event.choice, _Choice())
             match event:
@@ -129,17 +129,17 @@ class TextForm:
                     choice.calls.append(_call(event))
                 case End():
                     choice.ending = _ending(event)
-        said = [
+        written = [
             {
                 "index": index,
-                **choice.said(self.kind),
+                **choice.message(self.kind),
                 "logprobs": self._logprobs(choice.tokens, choice.start),
                 **choice.ending,
             }
             for index, choice in sorted(choices.items())
         ]
-        body = {**SUCCESS, **self._head(chunk=False), "choices": said, "usage": _usage(spent)}
-        return orjson.dumps(body), spent
+        body = {**SUCCESS, **self._head(chunk=False), "choices": written, "usage": _usage(usage)}
+        return orjson.dumps(body), usage
 
     def _chunk(self, choice: dict[str, object]) -> bytes:
         choice = {"logprobs": None, "finish_reason": None, **choice}
@@ -182,7 +182,7 @@ class _Choice:
     calls: list[dict[str, object]] = field(default_factory=list)
     ending: dict[str, object] = field(default_factory=lambda: _ending(End("stop")))
 
-    def said(self, kind: Kind) -> dict[str, object]:
+    def message(self, kind: Kind) -> dict[str, object]:
         text = "".join(self.texts)
         if kind is not Kind.CHAT:
             return {"text": text}
@@ -198,13 +198,13 @@ def _call(call: ToolCall) -> dict[str, object]:
 
 
 def _usage(usage: Usage) -> dict[str, object]:
-    said: dict[str, object] = {
+    payload: dict[str, object] = {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
     }
-    return said | ({"estimated": True} if usage.estimated else {})
+    return payload | ({"estimated": True} if usage.estimated else {})
 
 
-def _data(said: dict[str, object]) -> bytes:
-    return b"data: " + orjson.dumps(said) + b"\n\n"
+def _data(payload: dict[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(payload) + b"\n\n"

@@ -98,11 +98,11 @@ def has_stream_options(body: bytes) -> bool:
     return contains(body, _OPTIONS)
 
 
-def read_usage(said: object) -> Usage | None:
+def read_usage(answer: object) -> Usage | None:
     """Return the usage in a parsed answer, `None` without a valid one."""
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         return None
-    return parse_usage(said.get("usage"))
+    return parse_usage(answer.get("usage"))
 
 
 def parse_usage(usage: object) -> Usage | None:
@@ -131,20 +131,20 @@ def _cached(details: object, prompt: int) -> int | None:
 def read_usage_at_end(body: bytes) -> Usage | None:
     """Return the usage at the end of a JSON answer, without parsing the rest."""
     if len(body) <= _AT_END_BYTES:
-        few = members(body, _USAGE)
-        if few is not None:
-            return read_usage(few)
+        fields = members(body, _USAGE)
+        if fields is not None:
+            return read_usage(fields)
     end = body[-_AT_END_BYTES:]
-    at = end.rfind(b'"usage"')
-    begins = end.find(b"{", at)
-    if at < 0 or begins < 0:
+    index = end.rfind(b'"usage"')
+    begins = end.find(b"{", index)
+    if index < 0 or begins < 0:
         return None
     ends = end.find(b"}", begins) + 1
     if ends == 0:
         return None
     # Most often the usage contains no other object.
-    if end.find(b"{", begins + 1, ends) < 0 and (said := parse_object(end[begins:ends])):
-        return read_usage({"usage": said})
+    if end.find(b"{", begins + 1, ends) < 0 and (usage := parse_object(end[begins:ends])):
+        return read_usage({"usage": usage})
     try:
         deep, _ = _DECODER.raw_decode(end[begins:].decode(errors="replace"))
     except (ValueError, RecursionError):
@@ -161,8 +161,8 @@ class UsageFormat:
 
 
 def _read_usage_event(event: bytes) -> Usage | None:
-    few = members(event, _USAGE)
-    return read_usage(parse_object(event) if few is None else few)
+    fields = members(event, _USAGE)
+    return read_usage(parse_object(event) if fields is None else fields)
 
 
 OPENAI = UsageFormat(_TOLD, _read_usage_event)
@@ -183,7 +183,7 @@ class StreamUsage:
         self._told: Usage | None = None
         self._last = b""
 
-    def passing(self, events: bytes) -> bytes:
+    def inspect(self, events: bytes) -> bytes:
         """Take in events that are ready to be sent, and return what the caller is to see of them."""
         if not contains(events, self.sign):
             return events
@@ -204,8 +204,8 @@ class StreamUsage:
         # Of several events that arrive together, the last one has the usage; it begins after the blank line before it.
         sign = self.sign
         tells = events.index(sign)
-        at = events.rfind(b"\n\n", 0, tells)
-        begins, ends = at + 2 if at >= 0 else 0, events.find(b"\n\n", tells) + 2
+        index = events.rfind(b"\n\n", 0, tells)
+        begins, ends = index + 2 if index >= 0 else 0, events.find(b"\n\n", tells) + 2
         # Nearly always only one event has usage, and its lines end with a line feed alone.
         if ends >= 2 and not contains(events, b"\r") and events.find(sign, ends) < 0:
             kept = self._take_usage(data_of(events[begins:ends]))
@@ -232,7 +232,7 @@ class OptionSupport:
         self._refused: dict[str, float] = {}
         self._takers: set[str] = set()
 
-    def takes(self, api: str, now: float) -> bool:
+    def should_send(self, api: str, now: float) -> bool:
         """Return whether a worker is to be sent the question."""
         since = self._refused.get(api)
         return since is None or now - since >= ASK_AGAIN
@@ -241,7 +241,7 @@ class OptionSupport:
         """Return whether a refusal may be due to the question: it names it, or this worker never accepted it."""
         if status not in _REFUSALS:
             return False
-        return api not in self._takers or any(word in refusal for word in self._names)
+        return api not in self._takers or any(name in refusal for name in self._names)
 
     def record_accepted(self, api: str) -> None:
         """Record that a worker answered a request that had the question."""
@@ -250,7 +250,7 @@ class OptionSupport:
             self._takers.add(api)
             self._refused.pop(api, None)
 
-    def refused(self, api: str, now: float) -> None:
+    def record_refused(self, api: str, now: float) -> None:
         """Record that a worker refused a request that had the question, and answered the same one without it."""
         self._make_room()
         self._refused[api] = now
@@ -263,10 +263,10 @@ class OptionSupport:
 
 
 def _has_choices(event: bytes) -> bool:
-    few = members(event, _CHOICES)
-    if few is None:
+    fields = members(event, _CHOICES)
+    if fields is None:
         return bool(parse_object(event).get("choices"))
-    choices = few.get("choices", _NO_CHOICES)
+    choices = fields.get("choices", _NO_CHOICES)
     return choices != _NO_CHOICES and bool(orjson.loads(choices))
 
 
@@ -287,7 +287,7 @@ def _with_option(options: bytes) -> bytes:
 def parse_object(data: bytes) -> dict[str, object]:
     """Return a JSON object, empty if it is invalid or something else."""
     try:
-        said = orjson.loads(data)
+        parsed = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -44,9 +44,9 @@ def trace_of(headers: Mapping[str, str]) -> dict[str, str]:
 
 def is_parent(text: str) -> bool:
     """Return whether a text names a trace and a span in it."""
-    found = _PARENT.fullmatch(text) if len(text) <= _LONGEST_PARENT else None
+    match = _PARENT.fullmatch(text) if len(text) <= _LONGEST_PARENT else None
     # Version 00 has nothing after its flags.
-    return found is not None and not (text.startswith("00") and found[1])
+    return match is not None and not (text.startswith("00") and match[1])
 
 
 def is_state(text: str) -> bool:
@@ -68,11 +68,11 @@ _NODE = re.compile(r"[0-9A-Za-z]{1,64}")
 _LONGEST_VIA = 1024
 
 
-def extended_via(said: str, own: PeerId) -> str:
+def extended_via(header: str, own: PeerId) -> str:
     """Return the header as it leaves this node; raise `Looped`, or `BadRequest` if it names no nodes."""
-    if not said:
+    if not header:
         return own
-    nodes = [node.strip(" \t") for node in said.split(",")] if len(said) <= _LONGEST_VIA else []
+    nodes = [node.strip(" \t") for node in header.split(",")] if len(header) <= _LONGEST_VIA else []
     if not nodes or not all(map(_NODE.fullmatch, nodes)):
         raise BadRequest(f"{VIA} names the nodes that a request has passed, between commas")
     if own in nodes:

@@ -53,7 +53,7 @@ class Links:
         """
         self.settings = settings
         self.identity = identity
-        self.introduce(grant)
+        self.set_introduction(grant)
         self.guard = guard or SsrfGuard()
         self.workers = WorkerPools(settings, self.guard)
         self.deadlines = Deadlines()
@@ -64,7 +64,7 @@ class Links:
         self.crew = BackgroundTasks()
         self.lingering = LingeringSlots(self.crew)
 
-    def introduce(self, grant: str) -> None:
+    def set_introduction(self, grant: str) -> None:
         """Set the headers by which each request tells this node's id, and its grant if there is one."""
         self.introduction: Mapping[str, str] = {
             HOP: self.identity.peer,
@@ -79,45 +79,45 @@ class Links:
 
     async def close(self) -> None:
         """Close every connection and end every pump."""
-        ways, self._ways = self._ways, {}
-        for way in ways.values():
-            way.close()
+        paths, self._ways = self._ways, {}
+        for path in paths.values():
+            path.close()
         self.workers.close()
         for close_also in self._closing:
             await close_also()
         await self.crew.cancel_all()
 
-    def give_up(self, peer: PeerId) -> None:
+    def end_waits(self, peer: PeerId) -> None:
         """End every wait for the first byte of an answer from a peer that is lost. Answers that have begun go on."""
-        if (way := self._ways.get(peer)) is not None:
-            way.deadlines.give_up()
-            way.recheck_address()
+        if (path := self._ways.get(peer)) is not None:
+            path.deadlines.end_waits()
+            path.recheck_address()
 
     def recheck_address(self, peer: PeerId) -> None:
         """Have the address of a peer proven anew: its node is not reached from here."""
-        if (way := self._ways.get(peer)) is not None:
-            way.recheck_address()
+        if (path := self._ways.get(peer)) is not None:
+            path.recheck_address()
 
     def retry_addresses(self, peer: PeerId) -> None:
         """Let requests wait again for addresses that did not answer, of a peer that was lost and is alive."""
-        if (way := self._ways.get(peer)) is not None:
-            way.retry_addresses()
+        if (path := self._ways.get(peer)) is not None:
+            path.retry_addresses()
 
     def drop_connections(self, peer: PeerId) -> None:
         """Drop the connections to the last run of a restarted peer: they lead nowhere, even if no end was seen."""
-        if (way := self._ways.get(peer)) is not None:
-            way.let_go()
+        if (path := self._ways.get(peer)) is not None:
+            path.close_idle()
 
     def known_link(self, peer: PeerId) -> Link | None:
         """Return the link to a peer whose address is proven and unchanged since; `None` if `visit` has to find one."""
-        way, version = self._ways.get(peer), self._peers.version
-        if way is None:
+        path, version = self._ways.get(peer), self._peers.version
+        if path is None:
             return None
-        if version is None or way.version != version:
-            if way.reach != self._peers.reach(peer):
+        if version is None or path.version != version:
+            if path.reach != self._peers.reach(peer):
                 return None
-            way.version = version
-        return way.proven()
+            path.version = version
+        return path.proven_link()
 
     def visit(self, peer: PeerId) -> "Visit":
         """Return the context manager that gives a link to a peer."""
@@ -143,52 +143,52 @@ class Links:
         async with asyncio.timeout(within), self.visit(peer) as link:
             return await link.ask(path, headers, body, at_most=at_most)
 
-    async def found(self, peer: PeerId) -> tuple[PeerPath, Link]:
+    async def find_link(self, peer: PeerId) -> tuple[PeerPath, Link]:
         """Find the way to a peer, and the link that it takes now; raise `WorkerUnreachable`."""
         if (link := self.known_link(peer)) is not None:
-            way = self._ways[peer] = self._ways.pop(peer)
-            return way, link
-        way = await self._way(peer)
+            path = self._ways[peer] = self._ways.pop(peer)
+            return path, link
+        path = await self._way(peer)
         try:
-            return way, await way.link(self._usable_addresses(way.reach))
+            return path, await path.choose_link(self._usable_addresses(path.reach))
         except (WorkerUnreachable, WorkerTimeout, HttpError):
-            way.recheck_address()
+            path.recheck_address()
             raise
 
-    def hears(self, peer: PeerId, within: float) -> bool:
+    def has_heard(self, peer: PeerId, within: float) -> bool:
         """Return whether bytes came over a connection to a peer within the last seconds."""
-        way = self._ways.get(peer)
-        return way is not None and way.hears(within)
+        path = self._ways.get(peer)
+        return path is not None and path.hears(within)
 
-    def cut_off(self, peer: PeerId) -> bool:
+    def is_cut_off(self, peer: PeerId) -> bool:
         """Return whether the direct way to a peer that is alive is shut."""
-        return self._peers.cut_off(peer)
+        return self._peers.is_cut_off(peer)
 
     async def _way(self, peer: PeerId) -> PeerPath:
         reach = self._peers.reach(peer)
-        known = self._ways.get(peer)
+        current = self._ways.get(peer)
         if reach is None or not reach.certificate:
             self._drop([peer])
             raise WorkerUnreachable("no address of this node is known")
-        if known is not None and known.reach.certificate == reach.certificate:
+        if current is not None and current.reach.certificate == reach.certificate:
             self._ways[peer] = self._ways.pop(peer)
-            known.learn(reach)
-            return known
+            current.update_reach(reach)
+            return current
         context = await asyncio.to_thread(self._context, peer, reach.certificate)
-        if (other := self._ways.get(peer)) is not None and other is not known:
+        if (other := self._ways.get(peer)) is not None and other is not current:
             return other  # made by another request in the meantime
         self._drop([peer, *self._unknown_peers()])
         self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
-        way = self._ways[peer] = PeerPath(
+        path = self._ways[peer] = PeerPath(
             reach,
             context,
             peers=self._peers,
             peer=peer,
-            crew=self.crew,
+            tasks=self.crew,
             settings=self.settings,
             objection=self._objection,
         )
-        return way
+        return path
 
     def _context(self, peer: PeerId, certificate: bytes) -> ssl.SSLContext:
         try:
@@ -205,13 +205,13 @@ class Links:
 
     def _drop(self, peers: list[PeerId]) -> None:
         for peer in peers:
-            if (way := self._ways.pop(peer, None)) is not None:
-                way.retire()
+            if (path := self._ways.pop(peer, None)) is not None:
+                path.retire()
 
     def _is_one_machine(self) -> bool:
         # Another machine's loopback address is this machine's, so it leads to strangers unless all nodes are on one machine.
-        ours = self._peers.reach(self.identity.peer)
-        return ours is not None and dialable.is_local_only(ours)
+        reach = self._peers.reach(self.identity.peer)
+        return reach is not None and dialable.is_local_only(reach)
 
     def _objection(self, address: str, _port: int) -> str:
         credible = dialable.is_credible_host(address, together=self._is_one_machine())
@@ -245,19 +245,19 @@ class Visit:
         self._way: PeerPath | None = None
 
     async def __aenter__(self) -> Link:
-        self._way, link = await self._links.found(self._peer)
+        self._way, link = await self._links.find_link(self._peer)
         return link
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            self.failed(error)
+            self.record_failure(error)
 
-    def failed(self, error: BaseException) -> None:
+    def record_failure(self, error: BaseException) -> None:
         """Learn from the error with which it is left; raise `WorkerUnreachable` if only the way broke, not the worker."""
         if isinstance(error, (WorkerUnreachable, WorkerTimeout, HttpError)):
             if self._way is not None:
                 self._way.recheck_address()
-        elif isinstance(error, WorkerDied) and error.hung_up and self._links.cut_off(self._peer):
+        elif isinstance(error, WorkerDied) and error.hung_up and self._links.is_cut_off(self._peer):
             raise WorkerUnreachable("its node is alive, but the connection to it broke") from error
 
 
@@ -265,11 +265,11 @@ def _address(link: str) -> URL | None:
     """Parse a `host:port` that a peer claims; return `None` for what no listener can have."""
     try:
         url = URL(f"https://{link}")
-        named = url.host  # decoded when it is read
+        host = url.host  # decoded when it is read
     except (ValueError, IndexError):
         return None
     if (
-        not named
+        not host
         or url.explicit_port is None
         or url.user is not None
         or url.raw_path_qs != "/"

@@ -136,7 +136,7 @@ class _Stream:
     got_end: bool = False
     reader_gone: bool = False
     """Whether its reader is gone."""
-    heard: bool = True
+    open: bool = True
     """Whether there is a reader, and more may come: neither `got_end` nor `reader_gone`."""
     window: int = WINDOW
     room: int = WINDOW
@@ -151,7 +151,7 @@ class Mux:
     """One side of a connection."""
 
     def __init__(self, *, asking: bool) -> None:
-        self.leaving = False
+        self.is_leaving = False
         """Whether this side takes no new streams."""
         self._is_client = asking
         self._streams: dict[int, _Stream] = {}
@@ -227,12 +227,12 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None:
             return
-        stream.reader_gone, stream.heard = True, False
+        stream.reader_gone, stream.open = True, False
         if stream.sent_end:
             self._forget(number)
         self.end(number)
 
-    def cut(self, number: int) -> None:
+    def reset(self, number: int) -> None:
         """Reset a stream at once. What was written before and has credit is still sent, as over a socket."""
         stream = self._streams.get(number)
         if stream is not None:
@@ -269,7 +269,7 @@ class Mux:
 
     def go_away(self) -> None:
         """Take no new streams from now on, and tell the other side."""
-        self.leaving = True
+        self.is_leaving = True
         self._queue_frame(_GO_AWAY, 0, 0)
 
     def data_to_send(self, at_most: int) -> bytes:
@@ -289,12 +289,12 @@ class Mux:
         stream.queued = False
         pending = stream.pending
         size = min(len(pending), stream.credit, FRAME_BYTES)
-        whole = size == len(pending)
-        flags = stream.flags | (_FIN if whole and stream.ends else 0)
+        complete = size == len(pending)
+        flags = stream.flags | (_FIN if complete and stream.ends else 0)
         out += FRAME.pack(VERSION, _DATA, flags, number, size)
         stream.flags = 0
         stream.credit -= size
-        if whole:
+        if complete:
             out += pending
             stream.pending = bytearray()
         else:
@@ -304,7 +304,7 @@ class Mux:
             stream.sent_end = True
             if stream.got_end or stream.reader_gone:
                 self._forget(number)
-        elif not whole:
+        elif not complete:
             self._wait_for_turn(number, stream)
 
     # Input from the other side.
@@ -315,24 +315,24 @@ class Mux:
             data, self._partial = self._partial + data, b""
         events: list[Event] = []
         streams, size = self._streams, len(data)
-        at = self._receive_data(data, 0, now, events) if self._left else 0
-        while at < size:
-            begins, at = at, at + _BRIEF_BYTES
-            if at > size:
+        offset = self._receive_data(data, 0, now, events) if self._left else 0
+        while offset < size:
+            begins, offset = offset, offset + _BRIEF_BYTES
+            if offset > size:
                 self._partial = data[begins:]
                 break
             marked, number, value = _brief(data, begins)
             stream = None if marked else streams.get(number)
-            end = at + value
-            if stream is not None and stream.heard and 0 < value <= stream.room and end <= size:
+            end = offset + value
+            if stream is not None and stream.open and 0 < value <= stream.room and end <= size:
                 # The common case: bytes of a stream, in a frame that has come whole.
                 stream.room -= value
-                events.append(_tuple(Received, (number, data[at:end])))
-                at = end
+                events.append(_tuple(Received, (number, data[offset:end])))
+                offset = end
                 continue
             self._frame(FRAME.unpack_from(data, begins), now, events)
             if self._left:
-                at = self._receive_data(data, at, now, events)
+                offset = self._receive_data(data, offset, now, events)
         return events
 
     def _frame(
@@ -368,7 +368,7 @@ class Mux:
             if self._is_client or number <= self._newest or not number % 2:
                 raise ProtocolViolation("it opened a stream that it may not open")
             self._newest = number
-            if self.leaving or len(self._streams) >= MAX_STREAMS:
+            if self.is_leaving or len(self._streams) >= MAX_STREAMS:
                 self._queue_reply(_WINDOW, _RST, number)
                 return None
             self._streams[number] = _Stream(flags=_ACK, taken=True)
@@ -390,16 +390,16 @@ class Mux:
         else:
             stream.room -= size
 
-    def _receive_data(self, data: bytes, at: int, now: float, events: list[Event]) -> int:
+    def _receive_data(self, data: bytes, offset: int, now: float, events: list[Event]) -> int:
         """Take in what has come of a `DATA` frame's bytes, and return where that ends."""
-        piece = data[at : at + self._left]
+        piece = data[offset : offset + self._left]
         self._left -= len(piece)
         stream = self._streams.get(self._inward)
         if piece and stream is not None and not stream.reader_gone:
             events.append(Received(self._inward, piece))
         if self._fin and not self._left:
             self._receive_end(self._inward, now, events)
-        return at + len(piece)
+        return offset + len(piece)
 
     def _add_credit(self, number: int, stream: _Stream, more: int) -> None:
         stream.credit += more
@@ -413,7 +413,7 @@ class Mux:
             return
         if stream.room == stream.window and not stream.since:
             self._count_wasted(now)
-        stream.got_end, stream.heard = True, False
+        stream.got_end, stream.open = True, False
         if not stream.reader_gone:
             events.append(Ended(number))
         if stream.sent_end:

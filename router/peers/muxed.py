@@ -42,10 +42,10 @@ Factory = Callable[[], StreamProtocol]
 class Owner(Protocol):
     """Owner of connections."""
 
-    def begun(self, connection: "MuxedConnection") -> None:
+    def add_connection(self, connection: "MuxedConnection") -> None:
         """Take in a connection that is open."""
 
-    def ended(self, connection: "MuxedConnection") -> None:
+    def remove_connection(self, connection: "MuxedConnection") -> None:
         """Forget a connection that is gone."""
 
 
@@ -78,11 +78,11 @@ class MuxedConnection(asyncio.Protocol):
         return len(self._streams)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the connection is open."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def stream(self, protocol: StreamProtocol) -> None:
+    def open_stream(self, protocol: StreamProtocol) -> None:
         """Open a stream for a protocol."""
         self._begin(self.mux.open(), protocol)
         self.draining = self.draining or self.mux.is_exhausted
@@ -107,7 +107,7 @@ class MuxedConnection(asyncio.Protocol):
 
     def go_away(self) -> None:
         """Take no new streams, and tell the other side so, which ends the connection with its last stream."""
-        if not self.mux.leaving and self._transport is not None:
+        if not self.mux.is_leaving and self._transport is not None:
             self.draining = True
             self.mux.go_away()
             self.flush_soon()
@@ -156,7 +156,7 @@ class MuxedConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(TURN_BYTES)
         _bound(transport.get_extra_info("socket"))
         self._look = self.loop.call_later(LOOK_SECONDS, self._check_connection)
-        self._owner.begun(self)
+        self._owner.add_connection(self)
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
@@ -200,8 +200,8 @@ class MuxedConnection(asyncio.Protocol):
                 handle.cancel()
         self._ping_answered()
         for stream in tuple(self._streams.values()):
-            stream.lose(error or ConnectionResetError("the link is closed"))
-        self._owner.ended(self)
+            stream.fail(error or ConnectionResetError("the link is closed"))
+        self._owner.remove_connection(self)
 
     # Internals.
 
@@ -217,7 +217,7 @@ class MuxedConnection(asyncio.Protocol):
                 stream.feed_eof()
             case StreamCut(number, taken) if (stream := self._streams.get(number)) is not None:
                 # No byte of a refused stream was read.
-                stream.lose(ConnectionResetError() if taken else ConnectionRefusedError())
+                stream.fail(ConnectionResetError() if taken else ConnectionRefusedError())
             case GoneAway():
                 self.drain()
             case Answered():
@@ -231,8 +231,8 @@ class MuxedConnection(asyncio.Protocol):
 
     def _ping_answered(self) -> None:
         self._ping_pending = False
-        asked, self._asked = self._asked, []
-        for answer in asked:
+        answers, self._asked = self._asked, []
+        for answer in answers:
             if not answer.done():
                 answer.set_result(None)
 
@@ -241,7 +241,7 @@ class MuxedConnection(asyncio.Protocol):
         self._send()
         if self._watched:
             for stream in tuple(self._watched):
-                stream.sent()
+                stream.on_sent()
         if self.draining:
             self._end_when_idle()
         if self.mux.wants_to_send:
@@ -255,8 +255,8 @@ class MuxedConnection(asyncio.Protocol):
 
     def _end_when_idle(self) -> None:
         # The asked side does not close: it may still have to refuse streams that are on their way.
-        over = self.draining and self._accept is None and not self._streams
-        if over and self._transport is not None:
+        finished = self.draining and self._accept is None and not self._streams
+        if finished and self._transport is not None:
             self._send()
             if not self.mux.wants_to_send:
                 self._transport.close()
@@ -273,7 +273,7 @@ class MuxedConnection(asyncio.Protocol):
         if self._idle > IDLE_LOOKS or self._ping_pending:
             self.drain()
         # TLS that waits for a frozen peer's goodbye takes no more bytes, and warns of each.
-        if self.open and (self._silent or self._streams):
+        if self.is_open and (self._silent or self._streams):
             self._ping_pending = True
             self.mux.ping()
             self.flush_soon()

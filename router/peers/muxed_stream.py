@@ -162,9 +162,9 @@ class MuxedStream(asyncio.Transport):
     def abort(self) -> None:
         """Cut the stream at once."""
         if not self._lost:
-            self._connection.mux.cut(self.number)
+            self._connection.mux.reset(self.number)
             self._connection.flush_soon()
-            self.lose(None)
+            self.fail(None)
 
     # Called by the connection.
 
@@ -183,7 +183,7 @@ class MuxedStream(asyncio.Transport):
         self._ended = True
         self._hand_over()
 
-    def sent(self) -> None:
+    def on_sent(self) -> None:
         """Note that something was sent: resume the protocol if few bytes are left, and end a closing stream if none are."""
         unsent = self.get_write_buffer_size()
         if self._full and unsent <= self._low:
@@ -191,9 +191,9 @@ class MuxedStream(asyncio.Transport):
             self._connection.unwatch(self)
             self._protocol.resume_writing()
         if self._closing and not unsent:
-            self.lose(None)
+            self.fail(None)
 
-    def lose(self, error: Exception | None) -> None:
+    def fail(self, error: Exception | None) -> None:
         """End the stream; the protocol is told soon."""
         if not self._lost:
             self._closing = self._lost = True

@@ -94,7 +94,7 @@ class PeerPath:
         *,
         peers: Peers,
         peer: PeerId,
-        crew: BackgroundTasks,
+        tasks: BackgroundTasks,
         settings: RouterSettings,
         objection: Objection = lambda address, port: "",  # noqa: ARG005
     ) -> None:
@@ -106,23 +106,23 @@ class PeerPath:
         self._context = context
         self._peers = peers
         self._peer = peer
-        self._crew = crew
+        self._crew = tasks
         self._settings = settings
         self._objection = objection
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
         self._places: dict[URL, SharedPool] = {}
-        self._pipe = pipe_dialer(peers, peer, context=context, crew=crew)
+        self._pipe = pipe_dialer(peers, peer, context=context, tasks=tasks)
         self._pipes: dict[Route, Link] = {}
 
-    def learn(self, reach: Reach) -> None:
+    def update_reach(self, reach: Reach) -> None:
         """Take in a newer statement of the peer's addresses."""
         self.reach = reach
         self.version = None
 
     def retry_addresses(self) -> None:
         """Wait once more for the addresses of a peer that was lost and is alive, unless it is reached in another way."""
-        if isinstance(self._direct, NoneAnswered) and not self._peers.cut_off(self._peer):
+        if isinstance(self._direct, NoneAnswered) and not self._peers.is_cut_off(self._peer):
             self._direct = Untried()
 
     def recheck_address(self) -> None:
@@ -132,35 +132,35 @@ class PeerPath:
         for link in self._pipes.values():
             self._crew.spawn(link.place.check())
 
-    def let_go(self) -> None:
+    def close_idle(self) -> None:
         """Cut the idle connections: the peer was restarted, and may not have told the end of its last run."""
-        for place in self._all_places():
-            place.let_go()
+        for pool in self._all_places():
+            pool.close_idle()
 
     def retire(self) -> None:
         """Keep no connection any more: each ends with its requests."""
-        for place in self._all_places():
-            place.retire()
+        for pool in self._all_places():
+            pool.retire()
 
     def close(self) -> None:
         """Close the connections."""
-        for place in self._all_places():
-            place.close()
+        for pool in self._all_places():
+            pool.close()
 
     def hears(self, within: float) -> bool:
         """Return whether bytes came from the peer within the last seconds."""
         since = asyncio.get_running_loop().time() - within
-        return any(place.heard_at >= since for place in self._all_places())
+        return any(pool.heard_at >= since for pool in self._all_places())
 
     def _all_places(self) -> list[SharedPool]:
         return [*(link.place for link in self._pipes.values()), *self._places.values()]
 
-    def proven(self) -> Link | None:
+    def proven_link(self) -> Link | None:
         """Return the link over a proven address, if there is one."""
         direct = self._direct
         return direct.link if isinstance(direct, Proven) else None
 
-    async def link(self, addresses: list[URL]) -> Link:
+    async def choose_link(self, addresses: list[URL]) -> Link:
         """Choose between the ways. Requests wait for addresses that were never tried, but not for those that failed."""
         if not addresses:
             return await self._pipe_link()
@@ -172,7 +172,7 @@ class PeerPath:
                     await self._try(fresh, _FIRST_PAUSE)
         elif isinstance(self._direct, NoneAnswered):
             self._retry(self._direct, addresses)
-        return self.proven() or await self._pipe_link()
+        return self.proven_link() or await self._pipe_link()
 
     def _never_tried(self, addresses: list[URL]) -> list[URL]:
         match self._direct:
@@ -192,25 +192,25 @@ class PeerPath:
 
     async def _try(self, addresses: list[URL], pause: float) -> None:
         before = self._direct.tried if isinstance(self._direct, NoneAnswered) else frozenset()
-        found = await self._first_that_answers(addresses)
+        proven = await self._first_that_answers(addresses)
         self._places = {a: p for a, p in self._places.items() if not p.is_unused}
-        if found is not None:
-            self._direct = found
+        if proven is not None:
+            self._direct = proven
             return
         tried = before.union(addresses) if len(before) < _TRIED else frozenset(addresses)
         self._direct = NoneAnswered(asyncio.get_running_loop().time() + pause, pause, tried)
 
     async def _first_that_answers(self, addresses: list[URL]) -> Proven | None:
-        tries = [self._crew.spawn(self._prove_address(address)) for address in addresses]
+        attempts = [self._crew.spawn(self._prove_address(address)) for address in addresses]
         try:
             async with asyncio.timeout(self._connect_timeout()):
-                for done in asyncio.as_completed(tries):
-                    if (found := await done) is not None:
-                        return found
+                for done in asyncio.as_completed(attempts):
+                    if (proven := await done) is not None:
+                        return proven
         except TimeoutError:
             pass
         finally:
-            for attempt in tries:
+            for attempt in attempts:
                 attempt.cancel()
         return None
 
@@ -218,13 +218,13 @@ class PeerPath:
         # A peer that names relay addresses cannot be dialled from elsewhere: its own addresses are for nodes beside it.
         relayed = any("/p2p-circuit" in address for address in self.reach.mesh)
         longest = self._settings.connect_timeout
-        if relayed or self._peers.cut_off(self._peer):
+        if relayed or self._peers.is_cut_off(self._peer):
             return min(_BESIDE_ANOTHER_WAY, longest)
         return longest
 
     async def _prove_address(self, address: URL) -> Proven | None:
-        place = self._places.get(address)
-        if place is None:
+        pool = self._places.get(address)
+        if pool is None:
             dial = tcp_dialer(
                 address.host or "",
                 address.port or 0,
@@ -232,19 +232,21 @@ class PeerPath:
                 name="",
                 objection=self._objection,
             )
-            place = self._places[address] = SharedPool(dial, self._settings)
+            pool = self._places[address] = SharedPool(dial, self._settings)
         try:
-            await place.open_spare()
+            await pool.open_spare()
         except HttpError:
             return None
-        return Proven(Link(place, address, Route.DIRECT, self.deadlines))
+        return Proven(Link(pool, address, Route.DIRECT, self.deadlines))
 
     async def _pipe_link(self) -> Link:
-        route = Route.RELAY if await self._peers.relayed(self._peer) else Route.DIRECT
+        route = (
+            Route.RELAY if await self._peers.connects_through_relay(self._peer) else Route.DIRECT
+        )
         # Pipes through a relay are not for requests that can go directly: once they are closed the relay is released.
         for other in [r for r in self._pipes if r is not route]:
             self._pipes.pop(other).place.retire()
         if route not in self._pipes:
-            place = SharedPool(self._pipe, self._settings, streams=PIPE_STREAMS)
-            self._pipes[route] = Link(place, _PIPED, route, self.deadlines)
+            pool = SharedPool(self._pipe, self._settings, streams=PIPE_STREAMS)
+            self._pipes[route] = Link(pool, _PIPED, route, self.deadlines)
         return self._pipes[route]

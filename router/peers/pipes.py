@@ -63,10 +63,10 @@ class Peers(Protocol):
     async def open_pipe(self, peer: PeerId) -> Pipe:
         """Open a pipe; raise a `RegistryError`."""
 
-    async def relayed(self, peer: PeerId) -> bool:
+    async def connects_through_relay(self, peer: PeerId) -> bool:
         """Have a peer connected, and return whether that is through a relay; never raise."""
 
-    def cut_off(self, peer: PeerId) -> bool:
+    def is_cut_off(self, peer: PeerId) -> bool:
         """Return whether the direct way to a live peer is shut: other nodes prove it alive, or a relay carries to it."""
 
 
@@ -85,11 +85,11 @@ class NoMesh:
         """Raise `PeerUnreachable`."""
         raise PeerUnreachable(f"this process has no mesh, and no address of {peer}")
 
-    async def relayed(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
+    async def connects_through_relay(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
         """Return false: there is no relay."""
         return False
 
-    def cut_off(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
+    def is_cut_off(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
         """Return false: no cut is known."""
         return False
 
@@ -121,7 +121,7 @@ class MeshPeers:
             await self._connect(peer)
         return await self._mesh.open_pipe(peer, timeout=self._timeout)
 
-    async def relayed(self, peer: PeerId) -> bool:
+    async def connects_through_relay(self, peer: PeerId) -> bool:
         """Connect to a peer unless it is connected, and return whether that is through a relay; never raise."""
         if not self._is_connected(peer):
             with suppress(MeshError, TimeoutError):
@@ -129,10 +129,10 @@ class MeshPeers:
                     await self._connect(peer)
         return self._is_relayed(peer)
 
-    def cut_off(self, peer: PeerId) -> bool:
+    def is_cut_off(self, peer: PeerId) -> bool:
         """Return whether the direct way to a live peer is shut: other nodes prove it alive, or a relay carries to it."""
-        pulse = self._records.health_of(peer)
-        unreached = pulse is not None and pulse.contact is Status.UNREACHABLE
+        health = self._records.health_of(peer)
+        unreached = health is not None and health.contact is Status.UNREACHABLE
         return unreached or self._is_relayed(peer)
 
     def retry_addresses(self, peer: PeerId) -> None:
@@ -155,20 +155,20 @@ class MeshPeers:
     async def _dial(self, peer: PeerId) -> None:
         direct, relayed = self._direct_addresses(peer), self._relay_addresses(peer)
         self._retry_silent([*direct, *relayed])
-        tries = {self._crew.spawn(self._connect_first(self._addresses_to_try(direct)))}
-        await asyncio.wait(tries, timeout=HEAD_START)
-        if not any(attempt.done() and attempt.result() for attempt in tries):
-            tries.add(self._crew.spawn(self._connect_first(self._addresses_to_try(relayed))))
-            if self.cut_off(peer):
-                tries.add(self._crew.spawn(self._through_helpers(peer)))
-        for found in asyncio.as_completed(tries):
-            if await found:
+        attempts = {self._crew.spawn(self._connect_first(self._addresses_to_try(direct)))}
+        await asyncio.wait(attempts, timeout=HEAD_START)
+        if not any(attempt.done() and attempt.result() for attempt in attempts):
+            attempts.add(self._crew.spawn(self._connect_first(self._addresses_to_try(relayed))))
+            if self.is_cut_off(peer):
+                attempts.add(self._crew.spawn(self._through_helpers(peer)))
+        for finished in asyncio.as_completed(attempts):
+            if await finished:
                 return
         raise PeerUnreachable(f"no address of {peer} answers")
 
     async def _through_helpers(self, peer: PeerId) -> bool:
-        pulse = self._records.health_of(peer)
-        last = pulse.proved_by if pulse else None
+        health = self._records.health_of(peer)
+        last = health.proved_by if health else None
         near = [c for c in self._mesh.connections() if not c.relayed and c.peer != peer]
         # The node that last proved the peer alive is connected to it.
         near.sort(key=lambda c: (c.peer != last, c.round_trip))
@@ -189,7 +189,7 @@ class MeshPeers:
         try:
             await self._mesh.connect(address, timeout=self._timeout)
         except PeerUnreachable:
-            self._silent.failed(address, self._now())
+            self._silent.note_failure(address, self._now())
             return False
         except MeshError:  # our own mesh is down, which says nothing about an address
             return False
@@ -201,7 +201,7 @@ class MeshPeers:
         now = self._now()
         for address in addresses:
             if self._silent.is_known(address) and self._silent.is_due(address, now):
-                self._silent.failed(address, now)
+                self._silent.note_failure(address, now)
                 self._crew.spawn(self._try_connect(address))
 
     def _addresses_to_try(self, addresses: Sequence[str]) -> Sequence[str]:
@@ -218,8 +218,8 @@ class MeshPeers:
         )
 
     def _is_one_machine(self) -> bool:
-        own = self.reach(self._mesh.peer)
-        return own is not None and dialable.is_local_only(own)
+        reach = self.reach(self._mesh.peer)
+        return reach is not None and dialable.is_local_only(reach)
 
     def _is_relayed(self, peer: PeerId) -> bool:
         return any(c.relayed for c in self._mesh.connections() if c.peer == peer)
@@ -237,7 +237,7 @@ _LINGER_SECONDS = 5.0
 
 
 def pipe_dialer(
-    peers: Peers, peer: PeerId, *, context: ssl.SSLContext, crew: BackgroundTasks
+    peers: Peers, peer: PeerId, *, context: ssl.SSLContext, tasks: BackgroundTasks
 ) -> RawDial:
     """Return a function that connects to a peer over pipes, with a pipe for each connection."""
 
@@ -249,7 +249,7 @@ def pipe_dialer(
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
         theirs.settimeout(0)
-        crew.spawn(_serve_local_end(pipe, theirs))
+        tasks.spawn(_serve_local_end(pipe, theirs))
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
                 make, sock=ours, ssl=context, server_hostname=""

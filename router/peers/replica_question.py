@@ -46,9 +46,9 @@ class Question:
     said: Prefixes
 
 
-def parse_question(said: Mapping[str, object]) -> Question:
+def parse_question(fields: Mapping[str, object]) -> Question:
     """Read a question; raise `BadRequest` if it is malformed. Its sizes are positions, as the answering node needs no others."""
-    match said:
+    match fields:
         case {
             "kind": str(kind),
             "project": str(project),
@@ -56,14 +56,14 @@ def parse_question(said: Mapping[str, object]) -> Question:
             "cid": str(cid),
             "prefixes": list(digests),
         } if kind in {*Kind} and len(digests) <= MAX_LINKS:
-            chain = tuple(Prefix(_digest(d), place) for place, d in enumerate(digests, 1))
+            chain = tuple(Prefix(_digest(d), index) for index, d in enumerate(digests, 1))
             return Question(Kind(kind), project, model, cid, Prefixes(chain))
     raise BadRequest("a question names kind, project, model and cid, and at most 256 prefixes")
 
 
-def _digest(said: object) -> bytes:
+def _digest(value: object) -> bytes:
     try:
-        digest = bytes.fromhex(said) if isinstance(said, str) else b""
+        digest = bytes.fromhex(value) if isinstance(value, str) else b""
     except ValueError:
         digest = b""
     if len(digest) != _DIGEST_BYTES:
@@ -71,19 +71,19 @@ def _digest(said: object) -> bytes:
     return digest
 
 
-def encode_answer(told: ReplicaAnswer) -> dict[str, object]:
+def encode_answer(answer: ReplicaAnswer) -> dict[str, object]:
     """Return an answer as it is sent: how many of the prefixes were read, and how many seconds ago."""
-    said: dict[str, object] = {"prefixes": told.read.size if told.read else 0}
-    if told.read:
-        said["age"] = round(told.read.age, 3)
-    if told.load:
-        said["load"] = remote_load.format_load(told.load)
-    if told.time:
-        said["service_time"] = service_time.format_service_time(told.time)
-    return said
+    payload: dict[str, object] = {"prefixes": answer.read.size if answer.read else 0}
+    if answer.read:
+        payload["age"] = round(answer.read.age, 3)
+    if answer.load:
+        payload["load"] = remote_load.format_load(answer.load)
+    if answer.time:
+        payload["service_time"] = service_time.format_service_time(answer.time)
+    return payload
 
 
-def parse_answer(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
+def parse_answer(body: bytes, prefixes: Prefixes) -> ReplicaAnswer | None:
     """Read an answer about a conversation; return `None` if it is malformed."""
     try:
         answer = orjson.loads(body)
@@ -93,8 +93,10 @@ def parse_answer(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
         return None
     read: Read | None = None
     match answer:
-        case {"prefixes": int(count), "age": int() | float() as age} if _is_read(count, age, said):
-            read = Read(said.chain[count - 1].size, float(age))
+        case {"prefixes": int(count), "age": int() | float() as age} if _is_read(
+            count, age, prefixes
+        ):
+            read = Read(prefixes.chain[count - 1].size, float(age))
     load, time = answer.get("load"), answer.get("service_time")
     return ReplicaAnswer(
         read,
@@ -103,8 +105,8 @@ def parse_answer(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
     )
 
 
-def _is_read(count: int, age: float, said: Prefixes) -> bool:
-    return 0 < count <= len(said.chain) and math.isfinite(age) and 0 <= age <= _OLDEST
+def _is_read(count: int, age: float, prefixes: Prefixes) -> bool:
+    return 0 < count <= len(prefixes.chain) and math.isfinite(age) and 0 <= age <= _OLDEST
 
 
 class ReplicaQuestions:
@@ -120,14 +122,14 @@ class ReplicaQuestions:
         node, service = candidate.key
         if self._silent.get(node, 0.0) > self._now():
             return None
-        told = await self._ask(request, node, service)
+        answer = await self._ask(request, node, service)
         self._silent.pop(node, None)
-        if told is None:
-            put_newest(self._silent, node, self._now() + PAUSE, most=MAX_PEERS)
-        return told
+        if answer is None:
+            put_newest(self._silent, node, self._now() + PAUSE, limit=MAX_PEERS)
+        return answer
 
     async def _ask(self, request: Request, node: PeerId, service: Service) -> ReplicaAnswer | None:
-        asked = {
+        question = {
             "kind": request.kind,
             "project": service.project,
             "model": service.model,
@@ -141,7 +143,7 @@ class ReplicaQuestions:
                 request.id,
                 within=WITHIN,
                 at_most=MAX_ANSWER_BYTES,
-                body=orjson.dumps(asked),
+                body=orjson.dumps(question),
             )
         except (OSError, WorkerError):
             return None

@@ -34,7 +34,7 @@ class StreamConnection(Connection):
     @property
     def is_reusable(self) -> bool:
         """Whether the next request may be sent. The shared connection is always read; unexpected bytes end the stream."""
-        return not self._shared.draining and self.open
+        return not self._shared.draining and self.is_open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; not `prompt`, as readers are woken while the shared connection still hands out more."""
@@ -89,7 +89,7 @@ class SharedDial:
         """Open no more streams on connections that do not answer soon."""
         await asyncio.gather(*(shared.check() for shared in self._shared if not shared.draining))
 
-    def renew(self) -> None:
+    def drain_all(self) -> None:
         """Open no more streams on the present connections."""
         for shared in tuple(self._shared):
             shared.drain()
@@ -100,19 +100,19 @@ class SharedDial:
         for shared in tuple(self._shared):
             shared.abort()
 
-    def begun(self, connection: MuxedConnection) -> None:
+    def add_connection(self, connection: MuxedConnection) -> None:
         """Share a connection."""
         self._shared[connection] = None
         if self._closed:
             connection.abort()
 
-    def ended(self, connection: MuxedConnection) -> None:
+    def remove_connection(self, connection: MuxedConnection) -> None:
         """Forget a connection that is gone."""
         self._shared.pop(connection, None)
 
     def _find_connection(self) -> MuxedConnection | None:
         for shared in self._shared:
-            if shared.open and not shared.draining and len(shared) < self._streams:
+            if shared.is_open and not shared.draining and len(shared) < self._streams:
                 return shared
         return None
 
@@ -127,10 +127,10 @@ class SharedDial:
         raise ConnectionResetError("the connection ended with its handshake")
 
     def _stream(self, shared: MuxedConnection) -> Connection:
-        if not shared.open:
+        if not shared.is_open:
             raise ConnectionResetError("the connection ended with its handshake")
         connection = StreamConnection(self._home, shared)
-        shared.stream(connection)
+        shared.open_stream(connection)
         return connection
 
 
@@ -168,17 +168,17 @@ class SharedPool(ConnectionPool):
         """Send no new requests on connections that do not answer soon; requests in flight go on."""
         await self._shared.check()
 
-    def let_go(self) -> None:
+    def close_idle(self) -> None:
         """Cut the idle connections, and send no new requests on the open ones, whose other end is gone."""
-        super().let_go()
-        self._shared.renew()
+        super().close_idle()
+        self._shared.drain_all()
 
-    def free(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Keep a connection for the next request, unless its shared connection drains."""
         if isinstance(connection, StreamConnection) and connection.draining:
             connection.abort()
         else:
-            super().free(connection)
+            super().release(connection)
 
     def close(self) -> None:
         """Cut every connection."""

@@ -124,12 +124,12 @@ class _ResumingContext(ssl.SSLContext):
         if self._last is None or self._last.session_reused:
             return  # what is known still serves, and reading a session costs as much as resuming it saves
         try:
-            given = self._last.session
+            session = self._last.session
         except ValueError:
             # A failed handshake leaves a session that cannot be serialized.
             return
-        if given is not None and given.has_ticket:
-            self._known = given
+        if session is not None and session.has_ticket:
+            self._known = session
 
 
 def trust(context: ssl.SSLContext, der: bytes) -> PeerId:

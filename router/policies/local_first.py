@@ -25,15 +25,15 @@ class LocalFirst(Policy):
         self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return own workers by load, then the others."""
-        own = sorted((c for c in candidates if c.worker), key=lambda c: c.expected)
-        others = [c for c in candidates if not c.worker]
-        return [*own, *self._elsewhere.order(request, others, random)]
+        local = sorted((c for c in candidates if c.worker), key=lambda c: c.expected_requests)
+        remote = [c for c in candidates if not c.worker]
+        return [*local, *self._elsewhere.order(request, remote, random)]
 
-    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
+    def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:
         """Name the place, and the load."""
         if candidate.worker:
             return f"a worker of this machine: {load_of(candidate)}"
-        return self._elsewhere.why(request, candidate, among)
+        return self._elsewhere.why(request, candidate, candidates)
 
 
 def create() -> LocalFirst:

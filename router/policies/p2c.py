@@ -45,42 +45,47 @@ class FewChoices(Policy):
         parts = [its.part for its in expected]
         costs = [its.cost for its in expected]
         ordered: list[int] = []
-        left = [*range(len(candidates))]
+        remaining = [*range(len(candidates))]
         if (key := conversation_key(request)) and is_affinity_worthwhile(request, candidates):
             likely = [*order_by_key(key, candidates, parts)[:_BY_KEY], draw(parts, random)]
-            likely += (place for place, c in enumerate(candidates) if c.before.kilobytes)
+            likely += (index for index, c in enumerate(candidates) if c.before.kilobytes)
             ordered = sorted(dict.fromkeys(likely), key=costs.__getitem__)
-            left = [place for place in left if place not in ordered]
-        if len(left) <= _CHOICES and len({*map(costs.__getitem__, left)}) == len(left):
+            remaining = [index for index in remaining if index not in ordered]
+        if len(remaining) <= _CHOICES and len({*map(costs.__getitem__, remaining)}) == len(
+            remaining
+        ):
             # All of them would be drawn, and no two cost the same: chance has no effect.
-            left.sort(key=costs.__getitem__)
+            remaining.sort(key=costs.__getitem__)
         elif len(ordered) < _ORDERED:
-            left = [left[at] for at in draw_all([parts[place] for place in left], random)]
+            remaining = [
+                remaining[position]
+                for position in draw_all([parts[index] for index in remaining], random)
+            ]
             # The best of those drawn first, then the best of the others and the next one, and so on.
-            for at in range(min(_ORDERED - len(ordered), len(left) - 1)):
-                best = at
-                for place in range(at + 1, min(at + _CHOICES, len(left))):
-                    if costs[left[place]] < costs[left[best]]:
-                        best = place
-                left.insert(at, left.pop(best))
-        return [candidates[place] for place in ordered + left]
+            for position in range(min(_ORDERED - len(ordered), len(remaining) - 1)):
+                best = position
+                for index in range(position + 1, min(position + _CHOICES, len(remaining))):
+                    if costs[remaining[index]] < costs[remaining[best]]:
+                        best = index
+                remaining.insert(position, remaining.pop(best))
+        return [candidates[index] for index in ordered + remaining]
 
-    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
+    def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Say how much of the conversation is probably cached, and the load."""
-        held = ""
+        cached = ""
         if candidate.before.kilobytes:
-            whole = request.prefixes.size / 1_000
-            held = (
-                f"it read {candidate.before.kilobytes:.1f} of this conversation's {whole:.1f} KB "
-                f"{candidate.before.age:.0f} s ago, about {candidate.cached:.1f} of them are probably cached: "
+            total = request.prefixes.size / 1_000
+            cached = (
+                f"it read {candidate.before.kilobytes:.1f} of this conversation's {total:.1f} KB "
+                f"{candidate.before.age:.0f} s ago, about {candidate.cached_kilobytes:.1f} of them are probably cached: "
             )
-        return f"drawn by p2c: {held}{load_of(candidate)}"
+        return f"drawn by p2c: {cached}{load_of(candidate)}"
 
     def figures(
         self,
         request: Request,
         candidate: Candidate,
-        among: Sequence[Candidate],  # noqa: ARG002
+        candidates: Sequence[Candidate],  # noqa: ARG002
     ) -> Mapping[str, float]:
         """Return how much of the conversation it has read, and how much of that may be in its cache, in kilobytes."""
         if not request.prefixes.chain:
@@ -88,16 +93,16 @@ class FewChoices(Policy):
         return {
             "kilobytes": request.prefixes.size / 1_000,
             "read_kilobytes": candidate.before.kilobytes,
-            "cached_kilobytes": candidate.cached,
+            "cached_kilobytes": candidate.cached_kilobytes,
         }
 
 
 def load_of(candidate: Candidate) -> str:
     """Describe what is known of a candidate's load."""
-    here, said = f"{candidate.in_flight} in flight from here", candidate.report
-    if said is None or not (others := max(0, said.load.waiting - said.ours)):
+    here, report = f"{candidate.in_flight} in flight from here", candidate.report
+    if report is None or not (others := max(0, report.load.waiting - report.ours)):
         return here
-    return f"{here}, {others} from others {said.age:.1f} s ago"
+    return f"{here}, {others} from others {report.age:.1f} s ago"
 
 
 def create() -> FewChoices:

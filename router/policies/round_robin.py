@@ -29,7 +29,7 @@ class RoundRobin(Policy):
         """Let the next request begin one further."""
         self._turn += 1
 
-    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
+    def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Say that it was its turn."""
         return "its turn"
 

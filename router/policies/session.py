@@ -30,31 +30,31 @@ class Session(Policy):
             return self._without.order(request, candidates, random)
         return with_room_first(request, _ring(request, candidates))
 
-    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
+    def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:
         """Say whether it is the session's machine, and whether that is above its share."""
         if not request.session:
-            return self._without.why(request, candidate, among)
-        home = _ring(request, among)[0]
+            return self._without.why(request, candidate, candidates)
+        home = _ring(request, candidates)[0]
         if candidate.key != home.key:
             return f"after the session's machine: {load_of(candidate)}"
-        if home.key in crowded_candidates(request, among):
+        if home.key in crowded_candidates(request, candidates):
             return f"the session's machine, but above its share: {load_of(candidate)}"
         return f"the session's machine: {load_of(candidate)}"
 
     def figures(
-        self, request: Request, candidate: Candidate, among: Sequence[Candidate]
+        self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]
     ) -> Mapping[str, float]:
         """Return its place in the order that the session gives, 0 for its home."""
         if not request.session:
             return {}
-        ring = [c.key for c in _ring(request, among)]
+        ring = [c.key for c in _ring(request, candidates)]
         return {"place": ring.index(candidate.key)}
 
 
 def _ring(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
     parts = [expected.part for expected in forecasts(request, candidates)]
     return [
-        candidates[place] for place in order_by_key(request.session.encode(), candidates, parts)
+        candidates[index] for index in order_by_key(request.session.encode(), candidates, parts)
     ]
 
 

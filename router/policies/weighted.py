@@ -21,15 +21,15 @@ class Weighted(Policy):
         self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return the candidates as they were drawn, none twice."""
-        left, ordered = list(candidates), []
+        remaining, ordered = list(candidates), []
         parts = [p.part for p in forecasts(request, candidates)]
-        while left:
-            place = draw(parts, random)
-            ordered.append(left.pop(place))
-            del parts[place]
+        while remaining:
+            index = draw(parts, random)
+            ordered.append(remaining.pop(index))
+            del parts[index]
         return ordered
 
-    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
+    def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Name the slots."""
         return f"drawn by its slots and speed: {candidate.slots or 'not known'}"
 
@@ -37,10 +37,12 @@ class Weighted(Policy):
         self,
         request: Request,
         candidate: Candidate,
-        among: Sequence[Candidate],
+        candidates: Sequence[Candidate],
     ) -> Mapping[str, float]:
         """Return its share of all draws."""
-        parts = {c.key: p.part for c, p in zip(among, forecasts(request, among), strict=True)}
+        parts = {
+            c.key: p.part for c, p in zip(candidates, forecasts(request, candidates), strict=True)
+        }
         return {"share": parts[candidate.key] / sum(parts.values())}
 
 

@@ -60,7 +60,7 @@ class Channels:
         api: str,
         method: Method,
         message: Any,
-        said: Mapping[str, str] = NOTHING_SAID,
+        metadata: Mapping[str, str] = NOTHING_SAID,
         *,
         within: float = math.inf,
     ) -> Any:
@@ -72,12 +72,12 @@ class Channels:
         usual = min(settings.first_byte_timeout, settings.total_timeout)
         budget = usual if math.isinf(within) else within
         async with self._line(api) as line:
-            call = line.call(method, message, said, budget)
+            call = line.call(method, message, metadata, budget)
             try:
                 async with self._deadlines.within(budget):
-                    return await line.told(call, budget)
+                    return await line.read_reply(call, budget)
             except RpcFailed as failed:
-                _hide(message, said, failed)
+                _hide(message, metadata, failed)
                 raise
             except TimeoutError as error:
                 raise WorkerTimeout("first byte", budget) from error
@@ -86,27 +86,27 @@ class Channels:
 
     @asynccontextmanager
     async def stream(
-        self, api: str, method: Method, message: Any, said: Mapping[str, str] = NOTHING_SAID
+        self, api: str, method: Method, message: Any, metadata: Mapping[str, str] = NOTHING_SAID
     ) -> AsyncIterator["Replies"]:
         """Make an RPC whose replies are streamed; leaving early cancels it at the worker."""
         async with self._line(api) as line:
-            call = line.call(method, message, said, self._settings.total_timeout)
+            call = line.call(method, message, metadata, self._settings.total_timeout)
             try:
-                yield Replies(line, call, message, said, self._settings, self._deadlines)
+                yield Replies(line, call, message, metadata, self._settings, self._deadlines)
             finally:
                 call.cancel()
 
     async def send_probe(
-        self, api: str, method: Method, message: Any, said: Mapping[str, str] = NOTHING_SAID
+        self, api: str, method: Method, message: Any, metadata: Mapping[str, str] = NOTHING_SAID
     ) -> Any:
         """Make a small RPC; return the answer, `None` for none within `ALIVE_SECONDS`; raise `RpcFailed`."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS), self._line(api) as line:
-                call = line.call(method, message, said, ALIVE_SECONDS)
+                call = line.call(method, message, metadata, ALIVE_SECONDS)
                 try:
-                    return await line.told(call, ALIVE_SECONDS)
+                    return await line.read_reply(call, ALIVE_SECONDS)
                 except RpcFailed as failed:
-                    _hide(message, said, failed)
+                    _hide(message, metadata, failed)
                     raise
                 finally:
                     call.cancel()
@@ -118,7 +118,7 @@ class Channels:
 
         Another identity than before may mean another process.
         """
-        return await self._place(api).line()
+        return await self._place(api).open_channel()
 
     async def can_connect_grpc(self, api: str) -> bool:
         """Return whether a gRPC connection is set up within `ALIVE_SECONDS`: servers do that even if all handlers are busy."""
@@ -128,23 +128,23 @@ class Channels:
         except TimeoutError:
             return False
 
-    async def accepts(self, api: str) -> bool:
+    async def can_connect_tcp(self, api: str) -> bool:
         """Return whether a TCP connection is accepted within `ALIVE_SECONDS`: a busy server with one thread does no more."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
-                return await self._place(api).accepts()
+                return await self._place(api).can_connect_tcp()
         except TimeoutError:
             return False
 
     async def close(self) -> None:
         """Close every channel, and cut the calls in flight."""
-        places, self._places = self._places, {}
-        for place in places.values():
-            await place.close()
+        pools, self._places = self._places, {}
+        for pool in pools.values():
+            await pool.close()
 
     @asynccontextmanager
     async def _line(self, api: str) -> AsyncIterator[WorkerChannel]:
-        line = await self._place(api).line()
+        line = await self._place(api).open_channel()
         line.users += 1
         try:
             yield line
@@ -155,12 +155,12 @@ class Channels:
     def _place(self, api: str) -> ChannelPlace:
         url = URL(api)
         key = url.host or "", url.port or 0
-        place = self._places.get(key)
-        if place is None:
+        pool = self._places.get(key)
+        if pool is None:
             if len(self._places) >= MAX_PLACES:
-                self._places = {key: p for key, p in self._places.items() if p.used}
-            place = self._places[key] = ChannelPlace(*key, self._settings, self._guard)
-        return place
+                self._places = {key: p for key, p in self._places.items() if p.is_used}
+            pool = self._places[key] = ChannelPlace(*key, self._settings, self._guard)
+        return pool
 
 
 class Replies:
@@ -171,14 +171,14 @@ class Replies:
         line: WorkerChannel,
         call: Any,
         message: Any,
-        said: Mapping[str, str],
+        metadata: Mapping[str, str],
         settings: RouterSettings,
         deadlines: Deadlines,
     ) -> None:
         self._line = line
         self._call = call
         self._message = message
-        self._said = said
+        self._said = metadata
         self._settings = settings
         self._deadlines = deadlines
         self._ends = deadlines.loop.time() + settings.total_timeout
@@ -189,13 +189,13 @@ class Replies:
 
     async def next(self) -> Any:
         """Return the next message, `None` at the end; raise `RpcFailed`, or a `WorkerError` for a failure without a status."""
-        settings, left = self._settings, self._ends - self._deadlines.loop.time()
+        settings, seconds_left = self._settings, self._ends - self._deadlines.loop.time()
         silent = settings.idle_timeout if self.began else settings.first_byte_timeout
         try:
-            async with self._deadlines.within(max(0.0, min(silent, left))):
+            async with self._deadlines.within(max(0.0, min(silent, seconds_left))):
                 message = await self._line.read(self._call, settings.total_timeout)
         except TimeoutError as error:
-            raise self._late(silent, left) from error
+            raise self._late(silent, seconds_left) from error
         except RpcFailed as failed:
             self.over = True
             _hide(self._message, self._said, failed)
@@ -208,14 +208,14 @@ class Replies:
         self.broken = AnswerBroken(message)
         return self.broken
 
-    def _late(self, silent: float, left: float) -> WorkerError:
-        if left <= silent:
+    def _late(self, silent: float, seconds_left: float) -> WorkerError:
+        if seconds_left <= silent:
             late = WorkerTimeout("end", self._settings.total_timeout)
         else:
             late = WorkerTimeout("byte" if self.began else "first byte", silent)
         return self.mark_broken(str(late)) if self.began else late
 
 
-def _hide(message: Any, said: Mapping[str, str], failed: RpcFailed) -> None:
+def _hide(message: Any, metadata: Mapping[str, str], failed: RpcFailed) -> None:
     """Keep the request and its metadata out of a failure's message."""
-    failed.redact(message.SerializeToString(), said.values())
+    failed.redact(message.SerializeToString(), metadata.values())

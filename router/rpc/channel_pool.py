@@ -51,7 +51,7 @@ class ChannelPlace:
         self._line: WorkerChannel | None = None
 
     @property
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         """Whether any call uses the channel, or waits for it."""
         return self._opening.locked() or (self._line is not None and self._line.users > 0)
 
@@ -64,7 +64,7 @@ class ChannelPlace:
         await line.close()
         return True
 
-    async def accepts(self) -> bool:
+    async def can_connect_tcp(self) -> bool:
         """Return whether a process listens: the kernel accepts a connection for a busy process, but not for one that is gone."""
         try:
             async with asyncio.timeout(self._timeout):
@@ -77,12 +77,12 @@ class ChannelPlace:
             return False
         return False
 
-    async def line(self) -> "WorkerChannel":
+    async def open_channel(self) -> "WorkerChannel":
         """Return a connected channel; raise `WorkerUnreachable` or `WorkerTimeout`."""
-        if self._line is not None and self._line.stands:
+        if self._line is not None and self._line.is_connected:
             return self._line
         async with self._opening:
-            if self._line is None or not self._line.stands:
+            if self._line is None or not self._line.is_connected:
                 await self._drop()
                 self._line = await self._opened()
             return self._line
@@ -105,8 +105,8 @@ class ChannelPlace:
         try:
             async with asyncio.timeout(self._timeout):
                 for address in await addresses_of(self._host, self._port):
-                    if why := self._guard.objection(address, self._port):
-                        failure = WorkerUnreachable(f"{no}: {why}")
+                    if reason := self._guard.objection(address, self._port):
+                        failure = WorkerUnreachable(f"{no}: {reason}")
                     elif (line := await _connected(address, self._port, self._timeout)) is not None:
                         return line
         except TimeoutError as error:
@@ -120,32 +120,34 @@ class WorkerChannel:
     """One channel to one address; `retired` says that it is closed once no call uses it."""
 
     def __init__(self, address: str, port: int, timeout: float) -> None:
-        shown = f"[{address}]" if ":" in address else address
+        host = f"[{address}]" if ":" in address else address
         family = "ipv6" if ":" in address else "ipv4"
         self.channel = grpc.aio.insecure_channel(
-            f"{family}:{shown}:{port}", options=_options(timeout)
+            f"{family}:{host}:{port}", options=_options(timeout)
         )
         self.users = 0
         self.retired = False
 
     @property
-    def stands(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether the channel is connected, and was never seen to break."""
         return not self.retired and self.channel.get_state() is _READY
 
-    def call(self, method: Method, message: Any, said: Mapping[str, str], seconds: float) -> Any:
+    def call(
+        self, method: Method, message: Any, metadata: Mapping[str, str], seconds: float
+    ) -> Any:
         """Begin an RPC; raise `WorkerRejected` if its message is too large."""
         if message.ByteSize() > MAX_MESSAGE_BYTES:
             raise too_large()
         make = self.channel.unary_stream if method.streams else self.channel.unary_unary
         begin = make(
             method.path,
-            request_serializer=method.asked.SerializeToString,
-            response_deserializer=_reader(method.told),
+            request_serializer=method.request_class.SerializeToString,
+            response_deserializer=_reader(method.reply_class),
         )
-        return begin(message, timeout=seconds + _GRACE, metadata=tuple(said.items()))
+        return begin(message, timeout=seconds + _GRACE, metadata=tuple(metadata.items()))
 
-    async def told(self, call: Any, deadline: float) -> Any:
+    async def read_reply(self, call: Any, deadline: float) -> Any:
         """Return the one answer of a call."""
         try:
             return _checked(await call)
@@ -165,9 +167,9 @@ class WorkerChannel:
         return None if message is grpc.aio.EOF else _checked(message)
 
     async def _failed(self, error: grpc.aio.AioRpcError, deadline: float) -> RpcFailed:
-        code, words = error.code(), error.details() or ""
+        code, details = error.code(), error.details() or ""
         trailing = {k: v for k, v in error.trailing_metadata() or () if isinstance(v, str)}
-        failed = RpcFailed(code.name, words, trailing=trailing, deadline=deadline)
+        failed = RpcFailed(code.name, details, trailing=trailing, deadline=deadline)
         if code is grpc.StatusCode.UNAVAILABLE:
             failed.hung_up = await self._hung_up()
         return failed
@@ -210,7 +212,7 @@ async def _connected(address: str, port: int, timeout: float) -> WorkerChannel |
                 return None
             await line.channel.wait_for_state_change(state)
     finally:
-        if not line.stands:
+        if not line.is_connected:
             await line.close()
     return line
 
@@ -231,11 +233,11 @@ def _options(timeout: float) -> list[tuple[str, int]]:
     ]
 
 
-def _reader(told: Any) -> Any:
+def _reader(message_class: Any) -> Any:
     def read(data: bytes) -> Any:
         # An exception here would be reported as the server's internal error, with a traceback in the log.
         try:
-            return told.FromString(data)
+            return message_class.FromString(data)
         except DecodeError:
             return _GARBLED
 

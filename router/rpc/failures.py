@@ -65,37 +65,39 @@ class RpcFailed(Exception):
         if self.code == "UNIMPLEMENTED":
             return WorkerUnable(f"the worker does not serve {method}", param="model")
         if self.code == "OK":
-            return WorkerFailed(self.told(f"the worker reported that {method} failed"))
+            return WorkerFailed(self.describe(f"the worker reported that {method} failed"))
         means = _MEANINGS.get(self.code)
-        return means(self) if means else WorkerFailed(self.told(f"the worker failed: {self.code}"))
+        return (
+            means(self) if means else WorkerFailed(self.describe(f"the worker failed: {self.code}"))
+        )
 
-    def redact(self, asked: bytes, secrets: Iterable[str]) -> None:
+    def redact(self, request: bytes, secrets: Iterable[str]) -> None:
         """Remove secret values from the server's message, or all of it if it quotes the request."""
         for secret in {part for value in secrets for part in value.split()}:
             if len(secret) >= _SECRET:
                 self.words = self.words.replace(secret, "…")
-        if _quotes(self.words, asked[:_SEARCHED]):
+        if _quotes(self.words, request[:_SEARCHED]):
             self.words = "its message quotes the request"
 
-    def told(self, what: str) -> str:
+    def describe(self, subject: str) -> str:
         """Return a description of the failure, followed by the worker's message."""
-        return f"{what}: {self.words}" if self.words else what
+        return f"{subject}: {self.words}" if self.words else subject
 
     @property
     def pushback(self) -> float:
         """Seconds for which the worker requests a pause, 0 if it does not."""
-        said = self._trailing.get(PUSHBACK, "")
-        return min(int(said) / 1000, _LONGEST_RETRY) if _is_number(said) else 0.0
+        value = self._trailing.get(PUSHBACK, "")
+        return min(int(value) / 1000, _LONGEST_RETRY) if _is_number(value) else 0.0
 
 
 def _exhausted(failed: RpcFailed) -> WorkerError:
     if _TOO_LARGE in failed.words:
-        theirs = WorkerFailed("the worker's message is too large")
-        return theirs if _OURS in failed.words else too_large()
-    words = failed.told("the worker is full")
+        error = WorkerFailed("the worker's message is too large")
+        return error if _OURS in failed.words else too_large()
+    message = failed.describe("the worker is full")
     if failed.pushback:
-        return WorkerBusy(words, retry_after=failed.pushback, named=True)
-    return WorkerBusy(words)
+        return WorkerBusy(message, retry_after=failed.pushback, named=True)
+    return WorkerBusy(message)
 
 
 def _at_fault(failed: RpcFailed) -> WorkerError:
@@ -104,16 +106,16 @@ def _at_fault(failed: RpcFailed) -> WorkerError:
 
 def _unreachable(failed: RpcFailed) -> WorkerError:
     return WorkerUnreachable(
-        failed.told("the worker is unavailable, or closed the connection"), sent=True
+        failed.describe("the worker is unavailable, or closed the connection"), sent=True
     )
 
 
 def _not_let_in(failed: RpcFailed) -> WorkerError:
-    return WorkerFailed(failed.told(f"the worker does not admit this node: {failed.code}"))
+    return WorkerFailed(failed.describe(f"the worker does not admit this node: {failed.code}"))
 
 
 def _unknown(failed: RpcFailed) -> WorkerError:
-    return WorkerFailed(failed.told("the worker does not know this model"))
+    return WorkerFailed(failed.describe("the worker does not know this model"))
 
 
 _MEANINGS: Mapping[str, Callable[[RpcFailed], WorkerError]] = {
@@ -134,15 +136,15 @@ def too_large() -> WorkerTooSmall:
     return WorkerTooSmall(refused("the request is too large for the worker", "messages").body)
 
 
-def cleaned(words: str) -> str:
+def cleaned(message: str) -> str:
     """Return a worker's message on one line, without unprintable characters, and truncated."""
-    printable = "".join(c if c.isprintable() else " " for c in words[: 4 * MAX_WORDS])
+    printable = "".join(c if c.isprintable() else " " for c in message[: 4 * MAX_WORDS])
     return " ".join(printable.split())[:MAX_WORDS]
 
 
-def _quotes(words: str, asked: bytes) -> bool:
-    pieces = range(0, len(words) - _QUOTE + 1, _QUOTE // 2)
-    return any(words[at : at + _QUOTE].encode(errors="replace") in asked for at in pieces)
+def _quotes(text: str, request: bytes) -> bool:
+    pieces = range(0, len(text) - _QUOTE + 1, _QUOTE // 2)
+    return any(text[index : index + _QUOTE].encode(errors="replace") in request for index in pieces)
 
 
 def _is_number(text: str) -> bool:

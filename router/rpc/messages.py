@@ -35,25 +35,25 @@ def message_event(message: bytes) -> bytes:
 
 def usage_event(took: Usage) -> bytes:
     """Return the last event of a stream: its usage in OpenAI's form, by which nodes on its way count it."""
-    told: dict[str, object] = {
+    payload: dict[str, object] = {
         "prompt_tokens": took.prompt,
         "completion_tokens": took.completion,
     }
     if took.estimated:
-        told["estimated"] = True
-    return b"data: " + orjson.dumps({"usage": told}) + b"\n\n"
+        payload["estimated"] = True
+    return b"data: " + orjson.dumps({"usage": payload}) + b"\n\n"
 
 
 def read_event(data: bytes) -> bytes | Usage:
     """Return the message of an event, or the stream's usage; raise `WorkerFailed` for anything else."""
     try:
-        said = orjson.loads(data)
-        match said:
+        payload = orjson.loads(data)
+        match payload:
             case {"message": str(text)}:
                 return b64decode(text, validate=True)
     except ValueError as error:
         raise WorkerFailed("an event of the stream is not a message") from error
-    if (took := usage.read_usage(said)) is None:
+    if (took := usage.read_usage(payload)) is None:
         raise WorkerFailed("an event of the stream is not a message")
     return took
 
@@ -69,12 +69,12 @@ REMOTELLM = "llm_rpc.api.RemoteLLM"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One RPC: `asked` and `told` are its request and reply classes, `streams` says that it may have many replies."""
+    """One RPC, with the classes of its messages; `streams` says that it may have many replies."""
 
     name: str
     path: str
-    asked: Any
-    told: Any
+    request_class: Any
+    reply_class: Any
     streams: bool
 
 

@@ -28,8 +28,8 @@ Streams = Callable[[Any, Any], AsyncIterator[Any]]
 class RpcRefused(Exception):
     """An RPC is refused; `code` names gRPC's status. `pushback` is the pause before a retry in seconds, 0 for none requested."""
 
-    def __init__(self, code: str, words: str, *, pushback: float = 0.0) -> None:
-        super().__init__(words)
+    def __init__(self, code: str, message: str, *, pushback: float = 0.0) -> None:
+        super().__init__(message)
         self.code = code
         self.pushback = pushback
 
@@ -58,7 +58,7 @@ def no_refusal(error: Exception) -> RpcRefused:
 async def serving(
     service: str,
     handlers: Mapping[str, Answers | Streams],
-    place: str,
+    address: str,
     bounds: Bounds | None = None,
     refuse: Refuse = no_refusal,
     leaving: asyncio.Event | None = None,
@@ -75,20 +75,20 @@ async def serving(
         (grpc.method_handlers_generic_handler(service, _handlers(service, handlers, refuse)),)
     )
     try:
-        port = server.add_insecure_port(place)
+        port = server.add_insecure_port(address)
     except RuntimeError as error:
         raise CannotListen(
-            f"cannot listen on {place}: another program does, or this user may not"
+            f"cannot listen on {address}: another program does, or this user may not"
         ) from error
     await server.start()
-    crew = BackgroundTasks()
+    tasks = BackgroundTasks()
     if leaving is not None:
-        crew.spawn(_leave(server, leaving, leave_within))
+        tasks.spawn(_leave(server, leaving, leave_within))
     try:
         yield port
     finally:
         await server.stop(_CLOSE_WITHIN)
-        await crew.cancel_all()
+        await tasks.cancel_all()
 
 
 async def _leave(server: Any, leaving: asyncio.Event, within: float) -> None:
@@ -97,21 +97,21 @@ async def _leave(server: Any, leaving: asyncio.Event, within: float) -> None:
 
 
 def _handlers(
-    service: str, given: Mapping[str, Answers | Streams], refuse: Refuse
+    service: str, functions: Mapping[str, Answers | Streams], refuse: Refuse
 ) -> dict[str, Any]:
-    made = {}
-    for name, handler in given.items():
+    wrapped = {}
+    for name, handler in functions.items():
         method = methods_of(service)[name]
         make = (
             grpc.unary_stream_rpc_method_handler
             if method.streams
             else grpc.unary_unary_rpc_method_handler
         )
-        made[name] = make(
-            (_streaming if method.streams else _answering)(handler, method.asked, refuse),
-            response_serializer=method.told.SerializeToString,
+        wrapped[name] = make(
+            (_streaming if method.streams else _answering)(handler, method.request_class, refuse),
+            response_serializer=method.reply_class.SerializeToString,
         )
-    return made
+    return wrapped
 
 
 def metadata_of(call: Any) -> dict[str, str]:
@@ -140,8 +140,8 @@ def _answering(handler: Any, kind: Any, refuse: Refuse) -> Answers:
 def _streaming(handler: Any, kind: Any, refuse: Refuse) -> Streams:
     async def stream(data: bytes, call: Any) -> AsyncIterator[Any]:
         try:
-            async for told in handler(_read(kind, data), call):
-                yield told
+            async for reply in handler(_read(kind, data), call):
+                yield reply
         except Exception as error:  # noqa: BLE001 (as above)
             await _abort(call, _refusal(error, refuse))
 

@@ -52,13 +52,13 @@ class RetryBudget:
         self._retries = [0] * WINDOW
         self._deaths: dict[str, _Death] = {}
 
-    def began(self, now: float) -> None:
+    def count_request(self, now: float) -> None:
         """Count a new request."""
         if now >= self._next:
             self._advance(now)
         self._newest += 1
 
-    def spend(self, place: str, under_way: int, now: float) -> bool:
+    def try_spend(self, place: str, under_way: int, now: float) -> bool:
         """Return whether a request that failed at a place may be retried; if so, charge the budget.
 
         `under_way` is how many requests were in flight there when this one failed, itself included.
@@ -67,7 +67,7 @@ class RetryBudget:
         death = self._deaths.get(place)
         if death is None or death.until <= now:
             death = _Death(now + WINDOW, under_way)
-            put_newest(self._deaths, place, death, most=MAX_PLACES)
+            put_newest(self._deaths, place, death, limit=MAX_PLACES)
         if death.left > 0:
             death.left -= 1
             return True
@@ -81,8 +81,8 @@ class RetryBudget:
         if second <= self._second:
             return
         self._requests[self._second % WINDOW], self._newest = self._newest, 0
-        for gone in range(max(self._second + 1, second - WINDOW + 1), second + 1):
-            self._requests[gone % WINDOW] = self._retries[gone % WINDOW] = 0
+        for expired in range(max(self._second + 1, second - WINDOW + 1), second + 1):
+            self._requests[expired % WINDOW] = self._retries[expired % WINDOW] = 0
         self._second, self._next = second, second + 1
 
 
@@ -91,7 +91,7 @@ def iterate_names(request: Request) -> Generator[Request, RouterError, None]:
 
     Yields the request as it is sent by that name alone, and is sent its error. Only the last name may queue.
     """
-    told: RouterError | None = None
+    telling: RouterError | None = None
     names = (request.model, *request.fallbacks)
     for name in names:
         body = request.body
@@ -102,13 +102,15 @@ def iterate_names(request: Request) -> Generator[Request, RouterError, None]:
         error = yield replace(
             request, model=name, body=body, fallbacks=(), waits=request.waits and last, holds=False
         )
-        told = error if told is None or _rank_error(error) >= _rank_error(told) else told
+        telling = (
+            error if telling is None or _rank_error(error) >= _rank_error(telling) else telling
+        )
         if isinstance(error, BadRequest) or (
             isinstance(error, WorkerError) and not error.elsewhere
         ):
             raise error
-    if told is not None:
-        raise told
+    if telling is not None:
+        raise telling
 
 
 def _rank_error(error: RouterError) -> int:
@@ -141,20 +143,20 @@ def iterate_candidates(
     other is left. No attempt starts once `within` seconds are over, and `afford` says whether one more may be made after this
     failure of this candidate. What may be done `once` only is not retried if its worker may have begun.
     """
-    left = list(ordered)
+    remaining = list(ordered)
     failed = set()
     telling: WorkerError | None = None
-    for others in reversed(range(min(at_most, len(left)))):
+    for tries_left in reversed(range(min(at_most, len(remaining)))):
         # The machine is as likely a cause as the worker on it, so another machine is the better bet.
-        candidate = next((c for c in left if c.node not in failed), left[0])
-        left.remove(candidate)
+        candidate = next((c for c in remaining if c.node not in failed), remaining[0])
+        remaining.remove(candidate)
         failure = yield candidate
         last = failure.error
         if telling is None or is_not_ready(telling) or not is_not_ready(last):
             telling = last
         failed.add(candidate.node)
         done = once and last.sent
-        again = others and last.elsewhere and not done and failure.elapsed < within
+        again = tries_left and last.elsewhere and not done and failure.elapsed < within
         if not again or not afford(candidate, last):
             break
     if telling is not None:

@@ -52,14 +52,14 @@ class Candidate:
 
     def __post_init__(self) -> None:
         # A value is frozen for the type checker only.
-        made: Any = self
+        mutable: Any = self
         if not self.address:
             worker = self.worker
-            made.address = _at_peer(self.node, self.service) if worker is None else worker.api
-            made.dialect = "peer" if worker is None else worker.dialect
-        doubt = 3 if self.ejected else 2 if self.suspect else int(self.held_back or self.tight)
-        if doubt or self.unreachable:
-            made.rank = 4 if self.unreachable else doubt
+            mutable.address = _at_peer(self.node, self.service) if worker is None else worker.api
+            mutable.dialect = "peer" if worker is None else worker.dialect
+        rank = 3 if self.ejected else 2 if self.suspect else int(self.held_back or self.tight)
+        if rank or self.unreachable:
+            mutable.rank = 4 if self.unreachable else rank
 
     @property
     def key(self) -> tuple[PeerId, Service]:
@@ -67,9 +67,9 @@ class Candidate:
         return self.node, self.service
 
     @property
-    def expected(self) -> float:
+    def expected_requests(self) -> float:
         """Estimated number of requests there now: this node's, and those reported of other nodes."""
-        return self.in_flight + self.report.others if self.report else self.in_flight
+        return self.in_flight + self.report.requests_of_others if self.report else self.in_flight
 
     @property
     def slots(self) -> int:
@@ -79,14 +79,14 @@ class Candidate:
         return self.report.load.slots if self.report else 0
 
     @property
-    def cached(self) -> float:
+    def cached_kilobytes(self) -> float:
         """Estimated kilobytes of the request in its cache, so that it need not read them."""
         return self.before.held(self.time.holds) if self.time else 0.0
 
     @property
     def has_room(self) -> bool:
         """Whether one more request would find a slot, as far as is known."""
-        return not self.slots or self.expected < self.slots
+        return not self.slots or self.expected_requests < self.slots
 
     @property
     def place(self) -> str:
@@ -144,11 +144,11 @@ class OfferedReplica:
 
     __slots__ = ("address", "dialect", "key", "unfit", "worker")
 
-    def __init__(self, one: Candidate, unfit: Reason | None = None) -> None:
-        self.key, self.address, self.dialect = one.key, one.address, one.dialect
-        self.worker, self.unfit = one.worker, unfit
+    def __init__(self, candidate: Candidate, unfit: Reason | None = None) -> None:
+        self.key, self.address, self.dialect = candidate.key, candidate.address, candidate.dialect
+        self.worker, self.unfit = candidate.worker, unfit
 
-    def seen(
+    def as_candidate(
         self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: ReadPrefix
     ) -> Candidate:
         """Return it as a trusted candidate with this load."""
@@ -170,7 +170,7 @@ class NameOffers:
     """All replicas that offer a name to requests of one kind, as the catalog and the table of workers alone show.
 
     `has_limit` says that one of this machine's has slots, `same_context` that all have the same context, known or not,
-    and `inputs` that the inputs of some replica's model are known.
+    and `inputs_known` that the inputs of some replica's model are known.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class NameOffers:
         self.has_limit = any(worker.capacity for worker in workers)
         services = [service for _, service in self._services()]
         self.same_context = len({service.context for service in services}) < 2
-        self.inputs = any(map(has_known_inputs, services))
+        self.inputs_known = any(map(has_known_inputs, services))
 
     @property
     def all_replicas(self) -> list[OfferedReplica]:
@@ -201,13 +201,13 @@ class NameOffers:
 
     def replicas_among(self, offers: Iterable[Offer]) -> list[OfferedReplica]:
         """Return the replicas of this machine, and of other nodes those that are among these offers."""
-        found, replicas = self._peer_replicas, [*self._own_replicas]
+        cached, replicas = self._peer_replicas, [*self._own_replicas]
         for offer in offers:
             if offer.node != self._own:
                 key = offer.node, offer.service
-                if key not in found:
-                    found[key] = self._replica(*key)
-                replicas.append(found[key])
+                if key not in cached:
+                    cached[key] = self._replica(*key)
+                replicas.append(cached[key])
         return replicas
 
     def _replica(
@@ -224,7 +224,7 @@ class NameOffers:
 class Known(Protocol):
     """What this node knows of replicas now."""
 
-    def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
+    def candidates(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
         """Return all that is known of each: its load, its circuit, and the pause that it requested."""
 
     def allowance(self, candidate: Candidate) -> float:
@@ -239,19 +239,19 @@ def sort_replicas(
     offered: NameOffers,
     *,
     presence: Callable[[PeerId], Presence],
-    known: Known,
+    ledger: Known,
     draining: bool = False,
     among: Iterable[Offer] | None = None,
 ) -> CandidateSet:
     """Sort the replicas that offer `request.model` into eligible and excluded; of other nodes only those in `among`, if given."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
-    media = MediaNeeds(request) if offered.inputs else None
+    media = MediaNeeds(request) if offered.inputs_known else None
     # Nearly all requests are for any replica that serves the model.
     choosy = request.verbatim is not None or request.pin is not ANYWHERE
     careful, wary = choosy or draining or offered.has_limit, choosy or request.own_only
     replicas = offered.all_replicas if among is None else offered.replicas_among(among)
-    for replica, candidate in zip(replicas, known.rows(request, replicas), strict=True):
+    for replica, candidate in zip(replicas, ledger.candidates(request, replicas), strict=True):
         reason = replica.unfit
         if replica.worker is None:
             seen = presence(candidate.node)
@@ -260,7 +260,7 @@ def sort_replicas(
                 _add_candidate(_with_doubt(candidate, seen), reason, media, eligible, excluded)
                 continue
         elif careful:
-            reason = objection_to_own(request, candidate, reason, known, draining=draining)
+            reason = objection_to_own(request, candidate, reason, ledger, draining=draining)
         if reason or media or candidate.told:
             _add_candidate(candidate, reason, media, eligible, excluded)
         else:
@@ -268,7 +268,7 @@ def sort_replicas(
     if not offered.same_context and _contexts_differ(eligible, excluded):
         eligible, short = _exclude_too_short(eligible, excluded, RequestLength(request))
         excluded += short
-    return CandidateSet(hold_back_newcomers(eligible, known.allowance), tuple(excluded))
+    return CandidateSet(hold_back_newcomers(eligible, ledger.allowance), tuple(excluded))
 
 
 def _add_candidate(
@@ -300,21 +300,21 @@ def _contexts_differ(eligible: Sequence[Candidate], excluded: Sequence[Excluded]
 
 
 def _exclude_too_short(
-    found: Sequence[Candidate], excluded: Sequence[Excluded], length: RequestLength
+    candidates: Sequence[Candidate], excluded: Sequence[Excluded], length: RequestLength
 ) -> tuple[list[Candidate], list[Excluded]]:
     """Exclude candidates whose context is surely too short; if all are, keep the longest: the worker has the last word."""
-    left = [
+    fitting = [
         replace_fields(c, tight=True) if length.may_exceed_context(c.service) else c
-        for c in found
+        for c in candidates
         if not length.exceeds(c.service)
     ]
     # A request can wait for a replica that is only full now.
     later = any(e.reason in _FOR_NOW and not length.exceeds(e.candidate.service) for e in excluded)
-    if not left and not later:
-        longest = max(c.service.context for c in found)
-        left = [c for c in found if c.service.context == longest]
-    kept = {c.key for c in left}
-    return left, [_too_short(c, length) for c in found if c.key not in kept]
+    if not fitting and not later:
+        longest = max(c.service.context for c in candidates)
+        fitting = [c for c in candidates if c.service.context == longest]
+    kept = {c.key for c in fitting}
+    return fitting, [_too_short(c, length) for c in candidates if c.key not in kept]
 
 
 def _too_short(candidate: Candidate, length: RequestLength) -> Excluded:
@@ -352,7 +352,7 @@ def _is_older_pin(request: Request, service: Service) -> bool:
 
 
 def objection_to_own(
-    request: Request, ours: Candidate, unfit: Reason | None, known: Known, *, draining: bool
+    request: Request, ours: Candidate, unfit: Reason | None, ledger: Known, *, draining: bool
 ) -> Reason | None:
     """Return why a worker of this machine may not answer a request, if so; `unfit` is why it never may."""
     if reason := objection(request, ours, unfit):
@@ -362,22 +362,22 @@ def objection_to_own(
         return Reason.DRAINING
     if ours.worker is None or not ours.worker.capacity:
         return None
-    taken = ours.in_flight + (known.reserved_slots(ours.worker) if request.background else 0)
+    taken = ours.in_flight + (ledger.reserved_slots(ours.worker) if request.background else 0)
     return Reason.FULL if taken >= ours.worker.capacity else None
 
 
 def _objection_to_peer(
-    request: Request, theirs: Candidate, unfit: Reason | None, seen: Presence
+    request: Request, candidate: Candidate, unfit: Reason | None, presence: Presence
 ) -> Reason | None:
     if request.own_only:
         return Reason.HOP
-    return objection(request, theirs, unfit) or _ABSENT.get(seen)
+    return objection(request, candidate, unfit) or _ABSENT.get(presence)
 
 
-def _with_doubt(theirs: Candidate, seen: Presence) -> Candidate:
-    if seen is Presence.UNREACHABLE:
-        return replace_fields(theirs, suspect=True, unreachable=True)
-    return replace_fields(theirs, suspect=True) if seen is Presence.SUSPECT else theirs
+def _with_doubt(candidate: Candidate, presence: Presence) -> Candidate:
+    if presence is Presence.UNREACHABLE:
+        return replace_fields(candidate, suspect=True, unreachable=True)
+    return replace_fields(candidate, suspect=True) if presence is Presence.SUSPECT else candidate
 
 
 def objection(request: Request, candidate: Candidate, unfit: Reason | None) -> Reason | None:

@@ -150,11 +150,11 @@ class MediaNeeds:
 
     @cached_property
     def _needed_media(self) -> Ability:
-        held = Ability.NOT_SAID
+        needed = Ability.NOT_SAID
         if self._request.kind is Kind.CHAT:
-            for found in _PART.finditer(self._request.body):
-                held |= _PARTS[found[1]]
-        return held
+            for part in _PART.finditer(self._request.body):
+                needed |= _PARTS[part[1]]
+        return needed
 
 
 class RequestLength:
@@ -170,7 +170,7 @@ class RequestLength:
         return text // MOST_BYTES + tokens
 
     @cached_property
-    def usual(self) -> int:
+    def likely_tokens(self) -> int:
         """Number of tokens that it probably needs."""
         text, tokens = self._read
         return text // USUAL_BYTES + tokens
@@ -181,7 +181,7 @@ class RequestLength:
 
     def may_exceed_context(self, service: Service) -> bool:
         """Return whether it is probably too long for a replica."""
-        return 0 < service.context < self.usual
+        return 0 < service.context < self.likely_tokens
 
     @cached_property
     def _read(self) -> tuple[int, int]:
@@ -192,14 +192,14 @@ class RequestLength:
             return 0, 0
         if len(request.body) > MAX_BYTES or "json" not in request.content_type:
             return 0, 0
-        said = orjson.loads(request.body)
-        if not isinstance(said, dict):
+        fields = orjson.loads(request.body)
+        if not isinstance(fields, dict):
             return 0, 0
-        text = sum(map(_text_of, _list(said.get("messages"))))
-        if isinstance(tools := said.get("tools"), list):
+        text = sum(map(_text_of, _list(fields.get("messages"))))
+        if isinstance(tools := fields.get("tools"), list):
             text += sum(map(_text_of_tool, tools))
-        inputs = [_input(said.get(name)) for name in ("prompt", "input")]
-        answer = max(_count(said.get(name)) for name in ("max_tokens", "max_completion_tokens"))
+        inputs = [_input(fields.get(name)) for name in ("prompt", "input")]
+        answer = max(_count(fields.get(name)) for name in ("max_tokens", "max_completion_tokens"))
         return text + sum(t for t, _ in inputs), answer + sum(n for _, n in inputs)
 
 
@@ -223,18 +223,18 @@ def _text_of_tool(tool: object) -> int:
         return 0
 
 
-def _input(given: object) -> tuple[int, int]:
+def _input(value: object) -> tuple[int, int]:
     """Return the bytes and tokens of a text, of tokens, or of the longest of several of these: each is read separately."""
-    match given:
+    match value:
         case [int(), *_] as tokens:
             return 0, len(tokens)
         case list(several):
             return max(map(_alone, several), key=sum, default=(0, 0))
-    return _alone(given)
+    return _alone(value)
 
 
-def _alone(given: object) -> tuple[int, int]:
-    match given:
+def _alone(value: object) -> tuple[int, int]:
+    match value:
         case str(text):
             return len(text.encode(errors="replace")), 0
         case list(tokens):
@@ -242,9 +242,9 @@ def _alone(given: object) -> tuple[int, int]:
     return 0, 0
 
 
-def _count(given: object) -> int:
-    return given if isinstance(given, int) and given > 0 else 0
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
-def _list(given: object) -> Iterable[object]:
-    return given if isinstance(given, list) else ()
+def _list(value: object) -> Iterable[object]:
+    return value if isinstance(value, list) else ()

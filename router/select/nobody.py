@@ -32,9 +32,9 @@ def no_candidate_error(
     request: Request, excluded: Sequence[Excluded], names: Iterable[str]
 ) -> RouterError:
     """Return the error for a request that none of these replicas may answer; `names` are all that are offered anywhere."""
-    if told := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
-        words = f"all workers of {display_name(request.model)} requested a pause"
-        return WorkerBusy(words, retry_after=min(told))
+    if pauses := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
+        message = f"all workers of {display_name(request.model)} requested a pause"
+        return WorkerBusy(message, retry_after=min(pauses))
     # Replicas that the caller ruled out, or that a second hop would reach, do not make a name known.
     reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
     if not reasons:
@@ -43,16 +43,18 @@ def no_candidate_error(
         return _wrong_type_error(request, excluded)
     if set(reasons) <= {Reason.OTHER_TYPE, Reason.UNSEEING}:
         return _unsupported_media_error(request, excluded)
-    said = request.verbatim
-    if said and set(reasons) <= {Reason.OTHER_TYPE, Reason.WORDLESS}:
-        needs = said.needs
+    original = request.verbatim
+    if original and set(reasons) <= {Reason.OTHER_TYPE, Reason.WORDLESS}:
+        needs = original.needs
         return WorkerUnable(
             f"no worker of {display_name(request.model)} supports `{needs}`", param=needs
         )
-    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
+    details = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
     if Reason.DRAINING in reasons:
-        why += "; `modelvine undrain` at its node ends the drain"
-    return NobodyServes(f"{display_name(request.model)} is known, but no node serves it now: {why}")
+        details += "; `modelvine undrain` at its node ends the drain"
+    return NobodyServes(
+        f"{display_name(request.model)} is known, but no node serves it now: {details}"
+    )
 
 
 def _unknown_model_error(
@@ -64,19 +66,19 @@ def _unknown_model_error(
         return (
             absent_service_error()
             if request.pin.node or request.pin.cid
-            else NoProvider(SERVICES[request.kind].shown)
+            else NoProvider(SERVICES[request.kind].cli_name)
         )
     if request.own_only:
         return UnknownModel(request.model)
-    others = [e.candidate.service for e in excluded if e.reason is Reason.PINNED]
-    if not others:
+    services = [e.candidate.service for e in excluded if e.reason is Reason.PINNED]
+    if not services:
         return UnknownModel(request.model, _nearest(request.model, names))
-    projects, wanted = {service.project for service in others}, request.pin.project
-    if wanted and wanted not in projects:
-        named = sorted(f"{project}/{request.model}" for project in projects)[:_NAMED]
-        return UnknownModel(request.model, named, asked=f" in the project {wanted!r}")
+    projects, pinned = {service.project for service in services}, request.pin.project
+    if pinned and pinned not in projects:
+        qualified = sorted(f"{project}/{request.model}" for project in projects)[:_NAMED]
+        return UnknownModel(request.model, qualified, scope=f" in the project {pinned!r}")
     return UnknownModel(
-        request.model, asked=" at the requested node or replica, although others do"
+        request.model, scope=" at the requested node or replica, although others do"
     )
 
 
@@ -86,8 +88,8 @@ def absent_service_error() -> NobodyServes:
 
 
 def _wrong_type_error(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
-    others = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
-    paths = sorted({f"/v1/{kind}" for service in others for kind in kinds_of(service)})
+    services = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
+    paths = sorted({f"/v1/{kind}" for service in services for kind in kinds_of(service)})
     return BadRequest(
         f"{display_name(request.model)} does not serve /v1/{request.kind}; use {' or '.join(paths)}",
         param="model",
@@ -103,8 +105,8 @@ def _unsupported_media_error(request: Request, excluded: Sequence[Excluded]) -> 
 
 
 def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:
-    asked = model[:_CHARACTERS_COMPARED]
-    known = dict.fromkeys(names)
-    known.pop(model, None)
-    alike = (name for name in known if name[:1].lower() == asked[:1].lower() != "\t")
-    return get_close_matches(asked, islice(alike, NAMES_COMPARED), n=3)
+    compared = model[:_CHARACTERS_COMPARED]
+    unique = dict.fromkeys(names)
+    unique.pop(model, None)
+    alike = (name for name in unique if name[:1].lower() == compared[:1].lower() != "\t")
+    return get_close_matches(compared, islice(alike, NAMES_COMPARED), n=3)

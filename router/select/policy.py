@@ -30,14 +30,14 @@ class Policy(ABC):
         """Return all candidates, the first to be tried first."""
 
     @abstractmethod
-    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
+    def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:
         """Describe briefly what speaks for or against one of these candidates, for people."""
 
     def figures(
         self,
         request: Request,  # noqa: ARG002
         candidate: Candidate,  # noqa: ARG002
-        among: Sequence[Candidate],  # noqa: ARG002
+        candidates: Sequence[Candidate],  # noqa: ARG002
     ) -> Mapping[str, float]:
         """Return by name the figures behind `why` besides load, for machines; none by default."""
         return {}

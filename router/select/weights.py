@@ -77,38 +77,38 @@ class Forecast:
 
 def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
     """Return each candidate's slots, or 1 for all if those of any are unknown."""
-    found = [candidate.slots for candidate in candidates]
-    return found if all(found) else [1] * len(found)
+    slots = [candidate.slots for candidate in candidates]
+    return slots if all(slots) else [1] * len(slots)
 
 
 def forecasts(request: Request, candidates: Sequence[Candidate]) -> list[Forecast]:
     """Return what to expect of each candidate. If no service time is known, an answer counts as one second everywhere."""
     times = [candidate.time for candidate in candidates]
     # However many answers a node claims to have seen.
-    seen = [(time.tokens, min(time.answers, MEMORY)) for time in times if time]
-    if not seen:
+    samples = [(time.tokens, min(time.answers, MEMORY)) for time in times if time]
+    if not samples:
         slots = weights(candidates)
         return [
-            _forecast_in_slots(c.expected, n, 1.0, 1.0)
+            _forecast_in_slots(c.expected_requests, n, 1.0, 1.0)
             for c, n in zip(candidates, slots, strict=True)
         ]
-    usual, kilobytes = _usual_tokens(seen), len(request.body) / 1_000
-    alone = [t.alone(kilobytes=kilobytes, tokens=usual) if t else 0.0 for t in times]
+    usual, kilobytes = _usual_tokens(samples), len(request.body) / 1_000
+    alone = [t.seconds_alone(kilobytes=kilobytes, tokens=usual) if t else 0.0 for t in times]
     middle = 0.0 if all(alone) else median(filter(None, alone))
-    most = max(c.cached for c in candidates) if request.prefixes.chain else 0.0
-    return [_forecast(c, s or middle, most) for c, s in zip(candidates, alone, strict=True)]
+    most_cached = max(c.cached_kilobytes for c in candidates) if request.prefixes.chain else 0.0
+    return [_forecast(c, s or middle, most_cached) for c, s in zip(candidates, alone, strict=True)]
 
 
-def _usual_tokens(seen: list[tuple[float, int]]) -> float:
+def _usual_tokens(samples: list[tuple[float, int]]) -> float:
     """Return the tokens of an answer, as the mean of weighted statements; none counts as far from their median."""
-    seen.sort()
-    weight = sum([w for _, w in seen])
-    middle, left = 0.0, weight / 2
-    for tokens, its in seen:
-        if left > 0:
-            middle, left = tokens, left - its
+    samples.sort()
+    weight = sum([w for _, w in samples])
+    middle, remaining = 0.0, weight / 2
+    for tokens, its in samples:
+        if remaining > 0:
+            middle, remaining = tokens, remaining - its
     most, least = middle * FAR, middle / FAR
-    return sum([min(max(tokens, least), most) * its for tokens, its in seen]) / weight
+    return sum([min(max(tokens, least), most) * its for tokens, its in samples]) / weight
 
 
 def late_candidates(
@@ -116,27 +116,27 @@ def late_candidates(
 ) -> set[tuple[PeerId, Service]]:
     """Return the candidates whose first byte, or whole unstreamed answer, is not expected within the caller's target time."""
     kilobytes = len(request.body) / 1_000
-    found = set()
+    late = set()
     for candidate, its in zip(candidates, forecasts(request, candidates), strict=True):
         time, seconds = candidate.time, its.seconds
         if time is None:
             continue
-        fresh = max(0.0, kilobytes - candidate.cached)
+        fresh = max(0.0, kilobytes - candidate.cached_kilobytes)
         if request.stream and (first := time.seconds_to_first_byte(kilobytes=fresh)):
-            at_work = min(candidate.expected + 1, candidate.slots or math.inf)
+            at_work = min(candidate.expected_requests + 1, candidate.slots or math.inf)
             seconds = its.seconds - its.service + first * at_work**time.sharing
         if seconds > request.aim:
-            found.add(candidate.key)
-    return found
+            late.add(candidate.key)
+    return late
 
 
 def expectations(
-    request: Request, candidate: Candidate, among: Sequence[Candidate]
+    request: Request, candidate: Candidate, candidates: Sequence[Candidate]
 ) -> Mapping[str, float]:
     """Return by name what is expected of one of these candidates, for people; empty if its service time is unknown."""
     if candidate.time is None:
         return {}
-    its = forecasts(request, among)[among.index(candidate)]
+    its = forecasts(request, candidates)[candidates.index(candidate)]
     return {
         "expected_seconds": its.seconds,
         "service_seconds": its.service,
@@ -144,14 +144,14 @@ def expectations(
     }
 
 
-def _forecast(candidate: Candidate, alone: float, most: float) -> Forecast:
-    """Return what to expect of a candidate that takes `alone` seconds if it reads all; `most` kilobytes are in some cache."""
-    slots, expected, time = candidate.slots, candidate.expected, candidate.time
+def _forecast(candidate: Candidate, alone: float, most_cached: float) -> Forecast:
+    """Return what to expect of a candidate that takes `alone` seconds to read all; `most_cached` kilobytes are in some cache."""
+    slots, expected, time = candidate.slots, candidate.expected_requests, candidate.time
     its, reread = alone, 0.0
-    if time and most:
-        cached = candidate.cached
+    if time and most_cached:
+        cached = candidate.cached_kilobytes
         its = max(_LEAST * alone, alone - time.kilobyte * cached)
-        reread = REREAD * time.kilobyte * (most - cached)
+        reread = REREAD * time.kilobyte * (most_cached - cached)
     if slots:
         sharing = time.sharing if time else 0.0
         if not sharing:
@@ -179,11 +179,11 @@ def _forecast_in_slots(
     if fullness <= 1:
         cost = service * (1 + FILLING * fullness) + reread
         return Forecast(slots / others, service, service, cost, reread)
-    waits = fullness - 1
+    queued = fullness - 1
     # It delays all requests that wait there.
-    reread *= 1 + waits
-    cost = service * (1 + FILLING) + reread + others * QUEUEING * waits
-    return Forecast(slots / others, service, service + others * waits, cost, reread)
+    reread *= 1 + queued
+    cost = service * (1 + FILLING) + reread + others * QUEUEING * queued
+    return Forecast(slots / others, service, service + others * queued, cost, reread)
 
 
 def draw(parts: Sequence[float], random: RandomSource) -> int:
@@ -197,15 +197,17 @@ def draw_all(parts: Sequence[float], random: RandomSource) -> list[int]:
 
     Each gets an exponentially distributed waiting time, and the shortest is drawn first: so one pass draws all.
     """
-    waits = [-log(1.0 - random()) / part if part else math.inf for part in parts]
-    return sorted(range(len(waits)), key=waits.__getitem__)
+    arrivals = [-log(1.0 - random()) / part if part else math.inf for part in parts]
+    return sorted(range(len(arrivals)), key=arrivals.__getitem__)
 
 
 def is_affinity_worthwhile(request: Request, candidates: Sequence[Candidate]) -> bool:
     """Return whether reading a request takes long enough, on average over candidates, to keep its conversation together."""
     kilobytes = len(request.body) / 1_000
     parts = [
-        c.time.kilobyte * kilobytes / c.time.alone(kilobytes=kilobytes, tokens=c.time.tokens)
+        c.time.kilobyte
+        * kilobytes
+        / c.time.seconds_alone(kilobytes=kilobytes, tokens=c.time.tokens)
         for c in candidates
         if c.time
     ]
@@ -217,31 +219,31 @@ def candidates_to_query(request: Request, candidates: Sequence[Candidate]) -> li
     kilobytes = len(request.body) / 1_000
     for candidate in candidates:
         time = candidate.time
-        if time and time.alone(kilobytes=kilobytes, tokens=time.tokens) >= LONG:
+        if time and time.seconds_alone(kilobytes=kilobytes, tokens=time.tokens) >= LONG:
             break
     else:
         return []
     expected = forecasts(request, candidates)
-    said = request.prefixes
-    slowest = max(c.time.kilobyte for c in candidates if c.time) if said.goes_on else 0.0
-    if said.goes_on and slowest * said.size / 1_000 >= WORTH_ASKING:
-        most = max(candidates, key=lambda c: c.before.kilobytes)
-        if 2_000 * most.before.kilobytes > said.size and not _may_be_full(most):
+    prefixes = request.prefixes
+    slowest = max(c.time.kilobyte for c in candidates if c.time) if prefixes.goes_on else 0.0
+    if prefixes.goes_on and slowest * prefixes.size / 1_000 >= WORTH_ASKING:
+        reader = max(candidates, key=lambda c: c.before.kilobytes)
+        if 2_000 * reader.before.kilobytes > prefixes.size and not _may_be_full(reader):
             return []
         by_its_key = order_by_key(
             conversation_key(request), candidates, [its.part for its in expected]
         )
-        asked = [candidates[place] for place in by_its_key[:ASKED]]
-        return asked if not most.before.kilobytes or most in asked else [most, *asked]
+        queried = [candidates[index] for index in by_its_key[:ASKED]]
+        return queried if not reader.before.kilobytes or reader in queried else [reader, *queried]
     costs = [its.cost for its in expected]
-    place = costs.index(min(costs))
-    best = candidates[place]
-    if expected[place].service < LONG or not best.report:
+    index = costs.index(min(costs))
+    best = candidates[index]
+    if expected[index].service < LONG or not best.report:
         return []
     if best.report.age <= FRESH and not _may_be_full(best):
         return []
     cheapest = sorted(range(len(costs)), key=costs.__getitem__)
-    return [candidates[place] for place in cheapest[:ASKED]]
+    return [candidates[index] for index in cheapest[:ASKED]]
 
 
 def _may_be_full(candidate: Candidate) -> bool:
@@ -260,14 +262,19 @@ def crowded_candidates(
 ) -> set[tuple[PeerId, Service]]:
     """Return candidates with far more than their share of requests, or without a free slot while one with it is faster."""
     expected = forecasts(request, candidates)
-    share = SLACK * sum(c.expected for c in candidates) / (sum(p.part for p in expected) or 1)
+    share = (
+        SLACK * sum(c.expected_requests for c in candidates) / (sum(p.part for p in expected) or 1)
+    )
     pairs = [*zip(candidates, expected, strict=True)]
     # If its slots are unknown, only an idle candidate is sure to have one.
-    free = min((p.seconds for c, p in pairs if c.expected < (c.slots or 1)), default=math.inf)
+    free = min(
+        (p.seconds for c, p in pairs if c.expected_requests < (c.slots or 1)), default=math.inf
+    )
     return {
         c.key
         for c, p in pairs
-        if c.expected >= share * p.part + GRACE or (0 < c.slots <= c.expected and p.seconds > free)
+        if c.expected_requests >= share * p.part + GRACE
+        or (0 < c.slots <= c.expected_requests and p.seconds > free)
     }
 
 

@@ -68,8 +68,8 @@ def _openai(kinds: tuple[Kind, ...], *paths: str) -> list[ServiceCall]:
     ]
 
 
-def _jobs(at: str) -> tuple[str, str, str]:
-    return f"POST {at}/jobs/submit", f"GET {at}/jobs/status", f"POST {at}/jobs/cancel"
+def _jobs(prefix: str) -> tuple[str, str, str]:
+    return f"POST {prefix}/jobs/submit", f"GET {prefix}/jobs/status", f"POST {prefix}/jobs/cancel"
 
 
 CALLS: tuple[ServiceCall, ...] = (
@@ -143,8 +143,8 @@ names `/score`; a Llama Stack server gets a request with required fields missing
 def find(method: str, path: str) -> tuple[ServiceCall, list[str]] | None:
     """Return the call and the ids in its path, `None` if there is no such call; `path` is as sent, without its query."""
     for call in CALLS:
-        if method in call.methods and (found := call.shape.fullmatch(path)):
-            ids = [unquote(text) for text in found.groups()]
+        if method in call.methods and (match := call.shape.fullmatch(path)):
+            ids = [unquote(text) for text in match.groups()]
             # A server would resolve these to another path.
             return None if {".", ".."}.intersection(ids) else (call, ids)
     return None
@@ -174,9 +174,9 @@ def format_target(target: Target) -> str:
     return f"{target.method} {target.path}"
 
 
-def parse_target(said: str, kind: Kind) -> Target:
+def parse_target(header: str, kind: Kind) -> Target:
     """Read that header; raise `BadRequest` if it is no call of a service of this kind."""
-    method, _, path = said.partition(" ")
+    method, _, path = header.partition(" ")
     found = find(method, path.partition("?")[0]) if len(path) <= MAX_PATH_CHARACTERS else None
     if found is None or kind not in found[0].kinds or not _SENT.fullmatch(path):
         raise BadRequest(f"no service of type {kind} has this path")

@@ -41,8 +41,8 @@ class ServiceHome(NamedTuple):
 
 def home_of(node: PeerId, service: Service) -> ServiceHome:
     """Return the home of a service's objects."""
-    named = f"{service.project}\0{service.model}\0{service.cid}"
-    return ServiceHome(node, hashlib.sha256(named.encode()).hexdigest()[:8])
+    name = f"{service.project}\0{service.model}\0{service.cid}"
+    return ServiceHome(node, hashlib.sha256(name.encode()).hexdigest()[:8])
 
 
 def is_kept_by(home: ServiceHome, node: PeerId, service: Service) -> bool:
@@ -53,22 +53,22 @@ def is_kept_by(home: ServiceHome, node: PeerId, service: Service) -> bool:
 def add_homes(body: bytes, home: ServiceHome) -> bytes:
     """Return a JSON answer with this home added to each id, in the answer itself and in the objects that it lists."""
     try:
-        said = orjson.loads(body)
+        answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         return body
 
     def name(id_: str) -> str:
         # A URI is valid on every node.
         return f"{id_}@{home.node}.{home.tag}" if id_ and "://" not in id_ else id_
 
-    listed = said.get("data")
-    for one in (said, said.get("file"), *(listed if isinstance(listed, list) else ())):
-        if isinstance(one, dict):
-            one.update(_changed(one, name, lambda place: _in_place(place, name)))
+    listed = answer.get("data")
+    for item in (answer, answer.get("file"), *(listed if isinstance(listed, list) else ())):
+        if isinstance(item, dict):
+            item.update(_changed(item, name, lambda place: _in_place(place, name)))
     try:
-        return orjson.dumps(said)
+        return orjson.dumps(answer)
     except orjson.JSONEncodeError:
         return body
 
@@ -79,21 +79,23 @@ class HomeRemover:
     def __init__(self) -> None:
         self.homes: frozenset[ServiceHome] = frozenset()
 
-    def id(self, text: str) -> str:
+    def strip_id(self, text: str) -> str:
         """Return an id as its service knows it."""
-        found = _HOMED.fullmatch(text)
-        if found is None:
+        match = _HOMED.fullmatch(text)
+        if match is None:
             return text
-        self.homes |= {ServiceHome(PeerId(found[2]), found[3])}
-        return found[1]
+        self.homes |= {ServiceHome(PeerId(match[2]), match[3])}
+        return match[1]
 
-    def fields(self, given: dict[str, object]) -> dict[str, object]:
+    def strip_fields(self, fields: dict[str, object]) -> dict[str, object]:
         """Return the changed fields of a body, with the homes removed; the location of a file may be just its id."""
-        return _changed(given, self.id, lambda place: self.id(_in_place(place, self.id)))
+        return _changed(
+            fields, self.strip_id, lambda place: self.strip_id(_in_place(place, self.strip_id))
+        )
 
 
-def _in_place(place: str, change: Callable[[str], str]) -> str:
-    return _FILE.sub(lambda found: found[1] + change(found[2]), place)
+def _in_place(location: str, change: Callable[[str], str]) -> str:
+    return _FILE.sub(lambda found: found[1] + change(found[2]), location)
 
 
 def _changed(
@@ -102,16 +104,16 @@ def _changed(
     changed: dict[str, object] = {}
     for name in PLACES.intersection(fields):
         match fields[name]:
-            case {"value": str(place), **rest}:
-                changed[name] = {**rest, "value": moved(place)}
-            case str(place):
-                changed[name] = moved(place)
-            case [*places] if all(isinstance(one, str) for one in places):
-                changed[name] = [moved(str(one)) for one in places]
+            case {"value": str(location), **rest}:
+                changed[name] = {**rest, "value": moved(location)}
+            case str(location):
+                changed[name] = moved(location)
+            case [*locations] if all(isinstance(item, str) for item in locations):
+                changed[name] = [moved(str(item)) for item in locations]
     for name in FIELDS.intersection(fields):
         match fields[name]:
             case str(id_):
                 changed[name] = change(id_)
-            case [*several] if all(isinstance(one, str) for one in several):
-                changed[name] = [change(str(one)) for one in several]
+            case [*several] if all(isinstance(item, str) for item in several):
+                changed[name] = [change(str(item)) for item in several]
     return {name: value for name, value in changed.items() if value != fields[name]}

@@ -43,9 +43,9 @@ def text(fields: Fields, name: str) -> str:
     return value
 
 
-def path(asked: Fields, name: str) -> Fields:
+def path(fields: Fields, name: str) -> Fields:
     """Return a `Path`; raise `BadRequest`."""
-    match asked.get(name):
+    match fields.get(name):
         case {"value": str(value), "type": "raw_bytes" | "filepath" | "uri" as kind}:
             return {"value": value, "type": kind}
     raise BadRequest(f"`{name}` needs a `value` and a `type`", param=name)
@@ -55,8 +55,8 @@ def file_of(source: Fields) -> str:
     """Return the id of the file that a `Path` names, empty if it contains the bytes; raise `WorkerUnable` for other locations."""
     if source["type"] == "raw_bytes":
         return ""
-    if source["type"] == "uri" and (found := _FILE.fullmatch(str(source["value"]))):
-        return found[1]
+    if source["type"] == "uri" and (match := _FILE.fullmatch(str(source["value"]))):
+        return match[1]
     raise WorkerUnable(
         "the service reads only its own files, /v1/files/ID/content", param="prompt_file_path"
     )
@@ -73,14 +73,14 @@ def raw_bytes(source: Fields, name: str) -> bytes:
         raise BadRequest(f"`{name}` holds neither JSON lines nor base64", param=name) from error
 
 
-def batch_lines(lines: bytes, asked: Fields) -> bytes:
+def batch_lines(lines: bytes, fields: Fields) -> bytes:
     """Return lines of messages as lines of OpenAI's batch. One that cannot be read stays, and becomes an error of the batch."""
-    options = asked.get("options")
-    given = options if isinstance(options, dict) else {}
-    if unknown := [name for name in given if name not in _OPTIONS]:
+    options = fields.get("options")
+    settings = options if isinstance(options, dict) else {}
+    if unknown := [name for name in settings if name not in _OPTIONS]:
         raise WorkerUnable(f"options.{unknown[0]} is unknown", param=f"options.{unknown[0]}")
-    shared = {"model": text(asked, "model"), **given}
-    number = asked.get("num_generations")
+    shared = {"model": text(fields, "model"), **settings}
+    number = fields.get("num_generations")
     if isinstance(number, int) and number > 1:
         shared["n"] = number
     rows = lines.splitlines()
@@ -92,10 +92,10 @@ def batch_lines(lines: bytes, asked: Fields) -> bytes:
 def _batch_line(number: int, row: bytes, shared: Fields) -> bytes:
     id_ = str(number)
     try:
-        said = orjson.loads(row)
+        parsed = orjson.loads(row)
     except orjson.JSONDecodeError:
         return row + b"\n"
-    match said:
+    match parsed:
         case {"messages": list(messages), **rest}:
             id_ = str(rest.get("custom_id", id_))
         case list(messages):
@@ -113,8 +113,8 @@ def _batch_line(number: int, row: bytes, shared: Fields) -> bytes:
 
 def _message(message: object) -> object:
     match message:
-        case {"text": str(said), **rest} if not rest.get("attachments"):
-            return {"role": rest.get("role", "user"), "content": said}
+        case {"text": str(content), **rest} if not rest.get("attachments"):
+            return {"role": rest.get("role", "user"), "content": content}
     return message
 
 
@@ -129,64 +129,66 @@ def upload(content: bytes, purpose: str = "batch", name: str = "lines.jsonl") ->
     return f"multipart/form-data; boundary={_BOUNDARY}", body
 
 
-def batch_job(said: Fields) -> dict[str, object]:
+def batch_job(answer: Fields) -> dict[str, object]:
     """Return OpenAI's batch as a `BatchInferenceJob`."""
-    job: dict[str, object] = {"job_id": _own(said), "created": _time(said.get("created_at"))}
-    state = str(said.get("status"))
+    job: dict[str, object] = {"job_id": _own(answer), "created": _time(answer.get("created_at"))}
+    state = str(answer.get("status"))
     job["status"] = _BATCH_STATES.get(state, "failed")
-    for field, theirs in (("input", "input"), ("success", "output"), ("error", "error")):
-        if isinstance(id_ := said.get(f"{theirs}_file_id"), str):
-            job[f"{field}_file_path"] = {"value": f"/v1/files/{id_}/content", "type": "uri"}
+    for name, openai_name in (("input", "input"), ("success", "output"), ("error", "error")):
+        if isinstance(id_ := answer.get(f"{openai_name}_file_id"), str):
+            job[f"{name}_file_path"] = {"value": f"/v1/files/{id_}/content", "type": "uri"}
     if state not in _BATCH_STATES:
         job["metadata"] = {"status": state}
     return _without_nothing(job)
 
 
-def tuning_request(asked: Fields) -> dict[str, object]:
+def tuning_request(fields: Fields) -> dict[str, object]:
     """Return a `Config` as OpenAI's request for a fine-tuning job; raise `WorkerUnable` for what that lacks."""
-    job: dict[str, object] = {"model": text(asked, "model")}
-    for field, theirs in (("data", "training_file"), ("validation_data", "validation_file")):
-        if asked.get(field) is not None:
-            place = text(asked, field)
-            found = _FILE.fullmatch(place)
-            if not found and ("/" in place or ":" in place):
+    job: dict[str, object] = {"model": text(fields, "model")}
+    for field, openai_name in (("data", "training_file"), ("validation_data", "validation_file")):
+        if fields.get(field) is not None:
+            file = text(fields, field)
+            match = _FILE.fullmatch(file)
+            if not match and ("/" in file or ":" in file):
                 raise WorkerUnable(
                     "the service reads only its own files, by their ids", param=field
                 )
-            job[theirs] = found[1] if found else place
-    options = asked.get("fine_tuning_options")
-    given = dict(options) if isinstance(options, dict) else {}
-    hyper = {name: given.pop(name) for name in ("n_epochs", "batch_size") if name in given}
-    if "seed" in given:
-        job["seed"] = given.pop("seed")
-    named = [f"fine_tuning_options.{name}" for name in given]
-    named += [name for name in ("logger", "overrides") if asked.get(name)]
-    if named:
-        raise WorkerUnable(f"OpenAI's protocol does not support `{named[0]}`", param=named[0])
+            job[openai_name] = match[1] if match else file
+    options = fields.get("fine_tuning_options")
+    settings = dict(options) if isinstance(options, dict) else {}
+    hyper = {name: settings.pop(name) for name in ("n_epochs", "batch_size") if name in settings}
+    if "seed" in settings:
+        job["seed"] = settings.pop("seed")
+    unsupported = [f"fine_tuning_options.{name}" for name in settings]
+    unsupported += [name for name in ("logger", "overrides") if fields.get(name)]
+    if unsupported:
+        raise WorkerUnable(
+            f"OpenAI's protocol does not support `{unsupported[0]}`", param=unsupported[0]
+        )
     if hyper:
         job["hyperparameters"] = hyper
-    return job | ({"metadata": asked["metadata"]} if asked.get("metadata") else {})
+    return job | ({"metadata": fields["metadata"]} if fields.get("metadata") else {})
 
 
-def tuning_job(said: Fields) -> dict[str, object]:
+def tuning_job(answer: Fields) -> dict[str, object]:
     """Return OpenAI's fine-tuning job as a `FineTuningJob`."""
-    files = said.get("result_files")
+    files = answer.get("result_files")
     job = {
-        "job_id": _own(said),
-        "created": _time(said.get("created_at")),
-        "finished_at": _time(said.get("finished_at")),
-        "status": _TUNING_STATES.get(str(said.get("status")), "failed"),
+        "job_id": _own(answer),
+        "created": _time(answer.get("created_at")),
+        "finished_at": _time(answer.get("finished_at")),
+        "status": _TUNING_STATES.get(str(answer.get("status")), "failed"),
         "checkpoints": [
             f"/v1/files/{file}/content" for file in (files if isinstance(files, list) else ())
         ],
-        "metadata": said.get("metadata"),
+        "metadata": answer.get("metadata"),
     }
     return _without_nothing(job)
 
 
-def logs(said: Fields) -> bytes:
+def logs(answer: Fields) -> bytes:
     """Return a list of events, the newest first, as the lines of a log, the oldest first."""
-    events = said.get("data")
+    events = answer.get("data")
     rows = [*_logs(events if isinstance(events, list) else [])]
     return b"".join(orjson.dumps({"logs": [row]}) + b"\n" for row in reversed(rows))
 
@@ -198,50 +200,50 @@ def _logs(events: list[object]) -> Iterator[dict[str, object]]:
                 yield {"message": message, "timestamp": _time(when)}
 
 
-def scored(asked: Fields) -> tuple[str, str]:
+def scored(fields: Fields) -> tuple[str, str]:
     """Return the prompt and the response to score; raise `WorkerUnable` for a scoring function that the worker does not have."""
-    match asked.get("scoring_function"):
+    match fields.get("scoring_function"):
         case {"name": str(name)} if name not in _SCORERS:
             raise WorkerUnable(
                 f"the worker has no scoring function {name!r}", param="scoring_function"
             )
-    return conversation(asked)
+    return conversation(fields)
 
 
-def conversation(asked: Fields) -> tuple[str, str]:
+def conversation(fields: Fields) -> tuple[str, str]:
     """Return the prompt and the response of a request for a score, as text; raise `BadRequest`."""
-    messages = asked.get("prompt_with_response")
+    messages = fields.get("prompt_with_response")
     if not isinstance(messages, list) or len(messages) < 2:
         raise BadRequest(
             "`prompt_with_response` has two messages or more", param="prompt_with_response"
         )
-    said = [m.get("text") or m.get("content") for m in messages if isinstance(m, dict)]
-    if len(said) < len(messages) or not all(isinstance(one, str) for one in said):
+    texts = [m.get("text") or m.get("content") for m in messages if isinstance(m, dict)]
+    if len(texts) < len(messages) or not all(isinstance(part, str) for part in texts):
         raise BadRequest("each message has a `text`", param="prompt_with_response")
-    *prompt, response = map(str, said)
+    *prompt, response = map(str, texts)
     return "\n".join(prompt), response
 
 
-def score(said: Fields) -> dict[str, object]:
+def score(answer: Fields) -> dict[str, object]:
     """Return vLLM's score, or the last class's probability from vLLM or infinity, as the answer of `/reward_scoring`."""
-    match said.get("data"):
-        case [{"score": int() | float() as found}, *_]:
-            value = float(found)
-        case [{"probs": [*_, int() | float() as found]}, *_]:
-            value = float(found)
+    match answer.get("data"):
+        case [{"score": int() | float() as number}, *_]:
+            value = float(number)
+        case [{"probs": [*_, int() | float() as number]}, *_]:
+            value = float(number)
         case [[_, *_] as classes, *_] if (last := _last_of(classes)) is not None:
             value = last
         case _:
             raise WorkerFailed("the worker's answer holds no score")
-    id_ = said.get("id")
+    id_ = answer.get("id")
     return {"id": id_ if isinstance(id_, str) else "score", "score": value}
 
 
 def _last_of(classes: Sequence[object]) -> float | None:
     """Return the score of the last class, `None` if classes have names of their own. They come in any order."""
     scores: dict[int, float] = {}
-    for one in classes:
-        match one:
+    for entry in classes:
+        match entry:
             case {"label": str(label), "score": int() | float() as score}:
                 if (number := _CLASS.fullmatch(label)) is None:
                     return None
@@ -251,21 +253,21 @@ def _last_of(classes: Sequence[object]) -> float | None:
     return scores[max(scores)]
 
 
-def store_request(asked: Fields) -> dict[str, object]:
+def store_request(fields: Fields) -> dict[str, object]:
     """Return the description of a vector store as OpenAI's request."""
-    made: dict[str, object] = {}
-    if asked.get("name"):
-        made["name"] = text(asked, "name")
-    if asked.get("description"):
-        made["metadata"] = {"description": text(asked, "description")}
-    return made
+    request: dict[str, object] = {}
+    if fields.get("name"):
+        request["name"] = text(fields, "name")
+    if fields.get("description"):
+        request["metadata"] = {"description": text(fields, "description")}
+    return request
 
 
-def store(said: Fields) -> dict[str, object]:
+def store(answer: Fields) -> dict[str, object]:
     """Return OpenAI's vector store as a `VectorStore`."""
-    metadata = said.get("metadata")
+    metadata = answer.get("metadata")
     about = metadata.get("description") if isinstance(metadata, dict) else None
-    return _without_nothing({"id": _own(said), "name": said.get("name"), "description": about})
+    return _without_nothing({"id": _own(answer), "name": answer.get("name"), "description": about})
 
 
 def store_job(store_id: str, id_: str, state: str) -> dict[str, object]:
@@ -273,47 +275,47 @@ def store_job(store_id: str, id_: str, state: str) -> dict[str, object]:
     return {"id": f"{store_id}:{id_}", "content": state}
 
 
-def of_job(asked: Fields) -> tuple[str, str]:
+def of_job(fields: Fields) -> tuple[str, str]:
     """Return the store and the change that such a job's id names; raise `BadRequest` for another id."""
-    store_id, mark, id_ = text(asked, "id" if "id" in asked else "job_id").partition(":")
+    store_id, mark, id_ = text(fields, "id" if "id" in fields else "job_id").partition(":")
     if not (store_id and mark and id_):
         raise BadRequest("`id` is not a job of a vector store", param="id")
     return store_id, id_
 
 
-def tuning_config(asked: Fields) -> dict[str, object]:
+def tuning_config(fields: Fields) -> dict[str, object]:
     """Return OpenAI's request for a fine-tuning job as a `Config`; raise `WorkerUnable`."""
-    data = text(asked, "training_file")
+    data = text(fields, "training_file")
     if "://" not in data:
         raise WorkerUnable("Llama Stack has no files: use a URI", param="training_file")
-    config: dict[str, object] = {"model": text(asked, "model"), "data": data}
-    if asked.get("validation_file"):
-        config["validation_data"] = text(asked, "validation_file")
-    hyper = asked.get("hyperparameters")
+    config: dict[str, object] = {"model": text(fields, "model"), "data": data}
+    if fields.get("validation_file"):
+        config["validation_data"] = text(fields, "validation_file")
+    hyper = fields.get("hyperparameters")
     options = dict(hyper) if isinstance(hyper, dict) else {}
     if "learning_rate_multiplier" in options:
         raise WorkerUnable(
             "Llama Stack does not support `learning_rate_multiplier`", param="hyperparameters"
         )
-    if isinstance(asked.get("seed"), int):
-        options["seed"] = asked["seed"]
+    if isinstance(fields.get("seed"), int):
+        options["seed"] = fields["seed"]
     return config | ({"fine_tuning_options": options} if options else {})
 
 
-def openai_job(said: Fields, asked: Fields) -> dict[str, object]:
+def openai_job(answer: Fields, fields: Fields) -> dict[str, object]:
     """Return a `FineTuningJob` as OpenAI's; the request fills in what it does not contain."""
-    config = said.get("input_config")
-    given = config if isinstance(config, dict) else {}
-    checkpoints = said.get("checkpoints")
+    config = answer.get("input_config")
+    settings = config if isinstance(config, dict) else {}
+    checkpoints = answer.get("checkpoints")
     return {
-        "id": text_of(said, "job_id"),
+        "id": text_of(answer, "job_id"),
         "object": "fine_tuning.job",
-        "created_at": _seconds(said.get("created")) or 0,
-        "finished_at": _seconds(said.get("finished_at")),
-        "status": _JOB_STATES.get(str(said.get("status")), "failed"),
-        "model": given.get("model", asked.get("model", "")),
-        "training_file": given.get("data", asked.get("training_file", "")),
-        "validation_file": given.get("validation_data", asked.get("validation_file")),
+        "created_at": _seconds(answer.get("created")) or 0,
+        "finished_at": _seconds(answer.get("finished_at")),
+        "status": _JOB_STATES.get(str(answer.get("status")), "failed"),
+        "model": settings.get("model", fields.get("model", "")),
+        "training_file": settings.get("data", fields.get("training_file", "")),
+        "validation_file": settings.get("validation_data", fields.get("validation_file")),
         "hyperparameters": {},
         "organization_id": "",
         "result_files": [*map(_id_of, checkpoints)] if isinstance(checkpoints, list) else [],
@@ -324,22 +326,22 @@ def openai_job(said: Fields, asked: Fields) -> dict[str, object]:
     }
 
 
-def text_of(said: Fields, name: str) -> str:
+def text_of(answer: Fields, name: str) -> str:
     """Return a text in a worker's answer; raise `WorkerFailed`."""
-    value = said.get(name)
+    value = answer.get(name)
     if not isinstance(value, str) or not value:
         raise WorkerFailed(f"the worker's answer has no `{name}`")
     return value
 
 
-def _id_of(place: object) -> object:
+def _id_of(location: object) -> object:
     """Return the id of one of the service's own files, any other location unchanged."""
-    found = _FILE.fullmatch(place) if isinstance(place, str) else None
-    return found[1] if found else place
+    match = _FILE.fullmatch(location) if isinstance(location, str) else None
+    return match[1] if match else location
 
 
-def _own(said: Fields) -> str:
-    return text_of(said, "id")
+def _own(answer: Fields) -> str:
+    return text_of(answer, "id")
 
 
 def _time(seconds: object) -> str | None:
@@ -348,11 +350,11 @@ def _time(seconds: object) -> str | None:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _seconds(said: object) -> int | None:
-    if not isinstance(said, str):
+def _seconds(value: object) -> int | None:
+    if not isinstance(value, str):
         return None
     try:
-        return int(datetime.fromisoformat(said).timestamp())
+        return int(datetime.fromisoformat(value).timestamp())
     except (ValueError, OverflowError):
         return None
 

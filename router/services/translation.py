@@ -49,9 +49,9 @@ def begin(target: Target, body: bytes) -> Translation:
     """Return the translation of a call into the other protocol; raise `WorkerUnable` if that has no such call."""
     path, _, query = target.path.partition("?")
     found = find(target.method, path)
-    asked = dict(parse_qsl(query, keep_blank_values=True))
+    arguments = dict(parse_qsl(query, keep_blank_values=True))
     fields: dict[str, object] = {
-        **asked,
+        **arguments,
         **(parse_json_object(body) if body.lstrip()[:1] == b"{" else {}),
     }
     table = _TO_LLAMA_STACK if target.protocol == OPENAI else _TO_OPENAI
@@ -67,20 +67,20 @@ def begin(target: Target, body: bytes) -> Translation:
 # Llama Stack's calls at a worker of OpenAI's protocol.
 
 
-def _batch_submit(asked: Fields) -> Translation:
-    source = values.path(asked, "prompt_file_path")
+def _batch_submit(fields: Fields) -> Translation:
+    source = values.path(fields, "prompt_file_path")
     if source["type"] == "filepath":
         # Only a provider that has this call itself can read a file of its machine.
-        body = orjson.dumps(asked)
-        own = yield ServiceAsk("POST", "/batch_inference/jobs/submit", body, optional=True)
-        if own is not None:
-            return _said(_read(own))
+        body = orjson.dumps(fields)
+        reply = yield ServiceAsk("POST", "/batch_inference/jobs/submit", body, optional=True)
+        if reply is not None:
+            return _said(_read(reply))
     if file := values.file_of(source):
         answer = yield ServiceAsk("GET", f"/v1/files/{_id(file)}/content")
         lines = answer or b""
     else:
         lines = values.raw_bytes(source, "prompt_file_path")
-    content_type, form = values.upload(values.batch_lines(lines, asked))
+    content_type, form = values.upload(values.batch_lines(lines, fields))
     sent = _read((yield ServiceAsk("POST", "/v1/files", form, content_type)))
     file = values.text_of(sent, "id")
     batch = {
@@ -91,68 +91,68 @@ def _batch_submit(asked: Fields) -> Translation:
     return _said(values.batch_job(_read((yield _post("/v1/batches", batch)))))
 
 
-def _tuning_submit(asked: Fields) -> Translation:
-    job = values.tuning_request(asked)
+def _tuning_submit(fields: Fields) -> Translation:
+    job = values.tuning_request(fields)
     return _said(values.tuning_job(_read((yield _post("/v1/fine_tuning/jobs", job)))))
 
 
 def _status(
-    jobs: str, told: Callable[[Fields], dict[str, object]], *, cancel: bool = False
+    jobs: str, read_job: Callable[[Fields], dict[str, object]], *, cancel: bool = False
 ) -> Callable[[Fields], Translation]:
-    """Return the translation of a call for a job's status, or of one that cancels it; `told` reads OpenAI's job."""
+    """Return the translation of a call for a job's status, or of one that cancels it; `read_job` reads OpenAI's job."""
 
-    def translate(asked: Fields) -> Translation:
-        path = f"{jobs}/{_id(_text(asked, 'job_id'))}"
+    def translate(fields: Fields) -> Translation:
+        path = f"{jobs}/{_id(_text(fields, 'job_id'))}"
         ask = _post(f"{path}/cancel", {}) if cancel else ServiceAsk("GET", path)
-        return _said(told(_read((yield ask))))
+        return _said(read_job(_read((yield ask))))
 
     return translate
 
 
-def _tuning_tail(asked: Fields) -> Translation:
-    path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}/events?limit=100"
+def _tuning_tail(fields: Fields) -> Translation:
+    path = f"/v1/fine_tuning/jobs/{_id(_text(fields, 'job_id'))}/events?limit=100"
     return ServiceAnswer(values.logs(_read((yield ServiceAsk("GET", path)))), LINES)
 
 
-def _reward(asked: Fields) -> Translation:
-    prompt, response = values.scored(asked)
-    model = _text(asked, "reward")
+def _reward(fields: Fields) -> Translation:
+    prompt, response = values.scored(fields)
+    model = _text(fields, "reward")
     pair = {"model": model, "text_1": prompt, "text_2": response}
     answer = yield ServiceAsk("POST", "/v1/score", orjson.dumps(pair), optional=True)
     if answer is None:
-        whole = {"model": model, "input": [f"{prompt}\n{response}"]}
-        answer = yield ServiceAsk("POST", "/classify", orjson.dumps(whole), optional=True)
+        body = {"model": model, "input": [f"{prompt}\n{response}"]}
+        answer = yield ServiceAsk("POST", "/classify", orjson.dumps(body), optional=True)
     if answer is None:
         raise WorkerUnable("the worker has neither /v1/score nor /classify", param="path")
     return _said(values.score(_read(answer)))
 
 
-def _store_create(asked: Fields) -> Translation:
+def _store_create(fields: Fields) -> Translation:
     return _said(
-        values.store(_read((yield _post("/v1/vector_stores", values.store_request(asked)))))
+        values.store(_read((yield _post("/v1/vector_stores", values.store_request(fields)))))
     )
 
 
-def _store_get(asked: Fields) -> Translation:
-    path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
+def _store_get(fields: Fields) -> Translation:
+    path = f"/v1/vector_stores/{_id(_text(fields, 'id'))}"
     return _said(values.store(_read((yield ServiceAsk("GET", path)))))
 
 
-def _store_update(asked: Fields) -> Translation:
-    path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
-    return _said(values.store(_read((yield _post(path, values.store_request(asked))))))
+def _store_update(fields: Fields) -> Translation:
+    path = f"/v1/vector_stores/{_id(_text(fields, 'id'))}"
+    return _said(values.store(_read((yield _post(path, values.store_request(fields))))))
 
 
-def _store_drop(asked: Fields) -> Translation:
-    path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
+def _store_drop(fields: Fields) -> Translation:
+    path = f"/v1/vector_stores/{_id(_text(fields, 'id'))}"
     _read((yield ServiceAsk("DELETE", path)))
-    return _said({"id": asked["id"]})
+    return _said({"id": fields["id"]})
 
 
-def _insert_submit(asked: Fields) -> Translation:
-    store, file = _text(asked, "vector_store_id"), asked.get("file_id")
+def _insert_submit(fields: Fields) -> Translation:
+    store, file = _text(fields, "vector_store_id"), fields.get("file_id")
     if not isinstance(file, str):
-        content = _text(asked, "content").encode(errors="replace")
+        content = _text(fields, "content").encode(errors="replace")
         content_type, form = values.upload(content, "assistants", "content.txt")
         sent = yield ServiceAsk("POST", "/v1/files", form, content_type)
         file = values.text_of(_read(sent), "id")
@@ -163,47 +163,49 @@ def _insert_submit(asked: Fields) -> Translation:
     )
 
 
-def _insert_status(asked: Fields) -> Translation:
-    store, id_ = values.of_job(asked)
+def _insert_status(fields: Fields) -> Translation:
+    store, id_ = values.of_job(fields)
     batch = yield ServiceAsk("GET", f"/v1/vector_stores/{_id(store)}/file_batches/{_id(id_)}")
     return _said(values.store_job(store, id_, values.text_of(_read(batch), "status")))
 
 
-def _insert_cancel(asked: Fields) -> Translation:
-    store, id_ = values.of_job(asked)
+def _insert_cancel(fields: Fields) -> Translation:
+    store, id_ = values.of_job(fields)
     batch = yield _post(f"/v1/vector_stores/{_id(store)}/file_batches/{_id(id_)}/cancel", {})
     return _said(values.store_job(store, id_, values.text_of(_read(batch), "status")))
 
 
-def _delete_submit(asked: Fields) -> Translation:
-    store, file = _text(asked, "vector_store_id"), _text(asked, "file_id")
+def _delete_submit(fields: Fields) -> Translation:
+    store, file = _text(fields, "vector_store_id"), _text(fields, "file_id")
     _read((yield ServiceAsk("DELETE", f"/v1/vector_stores/{_id(store)}/files/{_id(file)}")))
     return _said(values.store_job(store, file, "completed"))
 
 
-def _delete_status(asked: Fields) -> Translation:
+def _delete_status(fields: Fields) -> Translation:
     """Translate the status of a deletion, and its cancellation: it is done at once, and cannot be cancelled."""
-    store, file = values.of_job(asked)
+    store, file = values.of_job(fields)
     path = f"/v1/vector_stores/{_id(store)}/files/{_id(file)}"
-    there = yield ServiceAsk("GET", path, optional=True)
-    return _said(values.store_job(store, file, "completed" if there is None else "failed"))
+    answer = yield ServiceAsk("GET", path, optional=True)
+    return _said(values.store_job(store, file, "completed" if answer is None else "failed"))
 
 
 # OpenAI's calls at a worker of Llama Stack's protocol.
 
 
-def _job_create(asked: Fields) -> Translation:
-    config = values.tuning_config(asked)
-    return _said(values.openai_job(_read((yield _post("/fine_tuning/jobs/submit", config))), asked))
+def _job_create(fields: Fields) -> Translation:
+    config = values.tuning_config(fields)
+    return _said(
+        values.openai_job(_read((yield _post("/fine_tuning/jobs/submit", config))), fields)
+    )
 
 
-def _job_get(asked: Fields) -> Translation:
-    path = f"/fine_tuning/jobs/status?job_id={_id(_text(asked, 'id'))}"
+def _job_get(fields: Fields) -> Translation:
+    path = f"/fine_tuning/jobs/status?job_id={_id(_text(fields, 'id'))}"
     return _said(values.openai_job(_read((yield ServiceAsk("GET", path))), {}))
 
 
-def _job_cancel(asked: Fields) -> Translation:
-    body = {"job_id": _text(asked, "id")}
+def _job_cancel(fields: Fields) -> Translation:
+    body = {"job_id": _text(fields, "id")}
     return _said(values.openai_job(_read((yield _post("/fine_tuning/jobs/cancel", body))), {}))
 
 

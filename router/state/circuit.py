@@ -27,18 +27,18 @@ class RetryAfter:
         self.paused_until: dict[str, float] = {}
         """The time until which each address wants to be left alone."""
 
-    def told(self, address: str, seconds: float, now: float) -> None:
+    def record(self, address: str, seconds: float, now: float) -> None:
         """Note that a worker wants to be left alone for so many seconds; its newest statement counts."""
         until = now + min(seconds, LONGEST_RETRY_AFTER)
-        put_newest(self.paused_until, address, until, most=MAX_WAITING_ADDRESSES)
+        put_newest(self.paused_until, address, until, limit=MAX_WAITING_ADDRESSES)
 
-    def left(self, address: str, now: float) -> float:
+    def seconds_left(self, address: str, now: float) -> float:
         """Return the seconds for which a worker is still to be left alone, 0 if it may be asked."""
-        left = self.paused_until.get(address, now) - now
-        if left <= 0:
+        seconds = self.paused_until.get(address, now) - now
+        if seconds <= 0:
             self.paused_until.pop(address, None)
             return 0.0
-        return left
+        return seconds
 
 
 TRIP = 3
@@ -111,51 +111,51 @@ class CircuitBreakers:
         self.failing: dict[str, _Address] = {}
         """Addresses that failed since they last answered; all others are healthy."""
 
-    def began(self, address: str, now: float) -> None:
+    def record_request(self, address: str, now: float) -> None:
         """Note that a request goes to an address; it is the trial if the pause of the open circuit is over."""
-        one = self.failing.get(address)
-        if one is not None and one.circuit is Circuit.OPEN and now >= one.until:
-            one.circuit = Circuit.TRYING
+        entry = self.failing.get(address)
+        if entry is not None and entry.circuit is Circuit.OPEN and now >= entry.until:
+            entry.circuit = Circuit.TRYING
 
-    def show(self, address: str, sign: Sign, now: float) -> None:
+    def record_sign(self, address: str, sign: Sign, now: float) -> None:
         """Take in what a request has shown about an address."""
-        one = self.failing.get(address)
-        if one is None:
+        entry = self.failing.get(address)
+        if entry is None:
             if sign is not Sign.FAILED:
                 return
-            one = _Address()
-            put_newest(self.failing, address, one, most=MAX_ADDRESSES)
+            entry = _Address()
+            put_newest(self.failing, address, entry, limit=MAX_ADDRESSES)
         if sign is Sign.FAILED:
-            one.failures += 1
-            if one.circuit is Circuit.CLOSED and one.failures < TRIP:
+            entry.failures += 1
+            if entry.circuit is Circuit.CLOSED and entry.failures < TRIP:
                 return
         if sign is Sign.ANSWERED:
             # Healthy addresses are not remembered.
             del self.failing[address]
             return
-        after = TABLE[one.circuit].get(sign, one.circuit)
-        if after is Circuit.OPEN and after is not one.circuit:
-            self._open(one, sign, now)
+        after = TABLE[entry.circuit].get(sign, entry.circuit)
+        if after is Circuit.OPEN and after is not entry.circuit:
+            self._open(entry, sign, now)
         else:
-            one.circuit = after
+            entry.circuit = after
 
     def admits(self, address: str, now: float) -> bool:
         """Return whether a request may go to an address: its circuit is closed, or the request may be the trial."""
-        one = self.failing.get(address)
-        if one is None or one.circuit is Circuit.CLOSED:
+        entry = self.failing.get(address)
+        if entry is None or entry.circuit is Circuit.CLOSED:
             return True
-        return one.circuit is Circuit.OPEN and now >= one.until
+        return entry.circuit is Circuit.OPEN and now >= entry.until
 
     def condition(self, address: str, now: float) -> Condition:
         """Describe an address for people."""
-        one = self.failing.get(address, _Address())
-        left = one.until - now if one.circuit is Circuit.OPEN else 0.0
-        return Condition(one.circuit, max(0.0, left), one.failures)
+        entry = self.failing.get(address, _Address())
+        seconds = entry.until - now if entry.circuit is Circuit.OPEN else 0.0
+        return Condition(entry.circuit, max(0.0, seconds), entry.failures)
 
-    def _open(self, one: _Address, sign: Sign, now: float) -> None:
+    def _open(self, entry: _Address, sign: Sign, now: float) -> None:
         failed = sign is Sign.FAILED
-        if failed and one.circuit is Circuit.TRYING:
-            one.pause = min(2 * one.pause, LONGEST_PAUSE)
+        if failed and entry.circuit is Circuit.TRYING:
+            entry.pause = min(2 * entry.pause, LONGEST_PAUSE)
         # With jitter, 0.75 to 1.25 of the pause, so that nodes do not all try at the same moment.
-        one.until = now + (one.pause * (0.75 + 0.5 * self._jitter()) if failed else 0.0)
-        one.circuit = Circuit.OPEN
+        entry.until = now + (entry.pause * (0.75 + 0.5 * self._jitter()) if failed else 0.0)
+        entry.circuit = Circuit.OPEN

@@ -37,16 +37,16 @@ class Limits:
         self._bounds: dict[Service, _Bound] = {}
         self.changes = 0
 
-    def of(self, service: Service) -> int:
+    def limit_of(self, service: Service) -> int:
         """Return how many concurrent requests a worker takes, 0 where no limit is known."""
         bound = self._bounds.get(service)
         return bound.slots if bound else 0
 
-    def said(self, service: Service, slots: int, now: float) -> None:
+    def record_stated(self, service: Service, slots: int, now: float) -> None:
         """Take in the limit that a worker states itself."""
         self._remember(service, _Bound(slots, now, said=True))
 
-    def refused(self, service: Service, under_way: int, now: float) -> None:
+    def record_refusal(self, service: Service, under_way: int, now: float) -> None:
         """Lower the limit of a worker that was full with `under_way` requests, the refused one included."""
         # The refusal of a request that was there alone says nothing about the limit.
         if under_way < 2:
@@ -61,7 +61,7 @@ class Limits:
         bound.since, bound.answered = now, 0
         self.changes += 1
 
-    def answered(self, service: Service, under_way: int, now: float) -> bool:
+    def record_answer(self, service: Service, under_way: int, now: float) -> bool:
         """Return whether a worker that answered may have one more request from now on, and raise its limit if so.
 
         `under_way` requests were there, the answered one included.
@@ -79,7 +79,7 @@ class Limits:
         return True
 
     def _remember(self, service: Service, bound: _Bound) -> None:
-        put_newest(self._bounds, service, bound, most=MAX_BOUNDS)
+        put_newest(self._bounds, service, bound, limit=MAX_BOUNDS)
         self.changes += 1
 
 
@@ -118,4 +118,4 @@ class BoundedWorkers:
     def _with_bound(self, worker: Worker) -> Worker:
         if worker.capacity:
             return worker
-        return replace(worker, capacity=self._limits.of(worker.service))
+        return replace(worker, capacity=self._limits.limit_of(worker.service))

@@ -49,8 +49,8 @@ class Estimator:
         "_lately",
         "_sharing",
         "_tokens",
+        "evaluated_at",
         "first_byte_evaluated_at",
-        "looked",
         "time",
     )
 
@@ -64,10 +64,10 @@ class Estimator:
         self._holds = HOLDS
         self._lately: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0
-        self.looked = self.first_byte_evaluated_at = -math.inf
+        self.evaluated_at = self.first_byte_evaluated_at = -math.inf
         """When an answer, and a first byte, was last evaluated; set by the caller, which skips what comes within `PAUSE`."""
 
-    def take(
+    def record_answer(
         self,
         seconds: float,
         *,
@@ -82,14 +82,14 @@ class Estimator:
         `concurrency` is how many requests were there on average, itself included. `before` is what the replica had read of the
         request before; `cached` is how many kilobytes the cache held, where the worker tells.
         """
-        known, crowd, fit = self.time, math.log(concurrency), self._fit
-        answers, error = (known.answers, known.error) if known else (0, 0.0)
+        previous, crowd, fit = self.time, math.log(concurrency), self._fit
+        answers, error = (previous.answers, previous.error) if previous else (0, 0.0)
         alone = max(seconds, SHORTEST) / concurrency**self._sharing.exponent
-        if known is None:
+        if previous is None:
             fit.begin(alone, tokens)
         if before is not NOTHING_BEFORE or cached is not None:
             kilobytes -= self._estimate_cached(alone, kilobytes, tokens, before, cached)
-        expected = fit.expected(kilobytes, tokens)
+        expected = fit.predict(kilobytes, tokens)
         off = math.log(alone / expected)
         if answers >= JUDGED:
             expected *= self._detect_change(off, error)
@@ -97,9 +97,9 @@ class Estimator:
         off = _clamp(off, -_MOST_OFF, _MOST_OFF)
         self._centre += (off - self._centre) / MEMORY
         self._tokens += (tokens - self._tokens) * max(1 / MEMORY, 1 / (answers + 1))
-        fit.take(alone, kilobytes, tokens, expected**-2)
+        fit.add_sample(alone, kilobytes, tokens, expected**-2)
         # The expected time at the usual concurrency stays; only those at higher and lower concurrency change.
-        longer = self._sharing.take(crowd, off + self._sharing.exponent * crowd)
+        longer = self._sharing.add_sample(crowd, off + self._sharing.exponent * crowd)
         if longer != 1:
             fit.scale(longer)
             self._first.scale(longer)
@@ -116,7 +116,7 @@ class Estimator:
             answers=min(answers + 1, _MOST_COUNTED),
         )
 
-    def take_first(
+    def record_first_byte(
         self,
         seconds: float,
         *,
@@ -127,11 +127,11 @@ class Estimator:
         """Learn from the seconds to the first byte of a stream; they show in `time` after the next whole answer."""
         kilobytes -= before.held(self._holds)
         alone = max(seconds, SHORTEST) / concurrency**self._sharing.exponent
-        if not self._first.known:
+        if not self._first.has_samples:
             self._first.begin(alone, 0.0)
-        expected = self._first.expected(kilobytes, 0.0)
+        expected = self._first.predict(kilobytes, 0.0)
         alone = _clamp(alone, expected / _OUTLIER, expected * _OUTLIER)
-        self._first.take(alone, kilobytes, 0.0, expected**-2)
+        self._first.add_sample(alone, kilobytes, 0.0, expected**-2)
 
     def _estimate_cached(
         self,
@@ -149,8 +149,8 @@ class Estimator:
                 before.age, hit=2 * cached >= before.kilobytes + before.shared
             )
             return min(cached, kilobytes)
-        unread = self._fit.expected(kilobytes - before.shared, tokens)
-        read = self._fit.expected(kilobytes - before.kilobytes, tokens)
+        unread = self._fit.predict(kilobytes - before.shared, tokens)
+        read = self._fit.predict(kilobytes - before.kilobytes, tokens)
         error = self.time.error if self.time else 1.0
         if math.log(unread / read) < _CLEAR * error:
             return before.held(self._holds)
@@ -176,7 +176,7 @@ class Estimator:
         factor = math.exp(change)
         self._fit.scale(factor)
         self._first.scale(factor)
-        self._lately = deque([one - change for one in self._lately], maxlen=JUDGED)
+        self._lately = deque([ratio - change for ratio in self._lately], maxlen=JUDGED)
         return factor
 
 
@@ -199,7 +199,7 @@ class _Fit:
         self._sums = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
 
     @property
-    def known(self) -> bool:
+    def has_samples(self) -> bool:
         """Whether there was an answer."""
         return self._sums[0] > 0
 
@@ -207,7 +207,7 @@ class _Fit:
         """Take the first answer: until later ones tell better, its tokens, if any, account for all of its time."""
         self.fixed, self.token = (0.0, seconds / tokens) if tokens >= 1 else (seconds, 0.0)
 
-    def expected(self, kilobytes: float, tokens: float) -> float:
+    def predict(self, kilobytes: float, tokens: float) -> float:
         """Return the seconds of such an answer."""
         return max(self.fixed + self.kilobyte * kilobytes + self.token * tokens, SHORTEST)
 
@@ -222,7 +222,7 @@ class _Fit:
         kk, kt, tt = kk * square, kt * square, tt * square
         self._sums = n, nk, nt, kk, kt, tt, ns / factor, ks / factor, ts / factor
 
-    def take(self, seconds: float, kilobytes: float, tokens: float, weight: float) -> None:
+    def add_sample(self, seconds: float, kilobytes: float, tokens: float, weight: float) -> None:
         """Add an answer, and update the coefficients one after the other, so that none is negative."""
         k, t = kilobytes, tokens
         n, nk, nt, kk, kt, tt, ns, ks, ts = self._sums
@@ -261,7 +261,7 @@ class _Sharing:
         # initial values are a weak prior, from which answers have to lead away.
         self._sums = 0.0, 0.0, 0.0, 1.0, exponent
 
-    def take(self, crowd: float, longer: float) -> float:
+    def add_sample(self, crowd: float, longer: float) -> float:
         """Take in by how much longer an answer took at a concurrency of `crowd`; both are logarithms.
 
         Return the factor for the times of answers alone with which those at the usual concurrency stay the same.
@@ -299,7 +299,7 @@ class ObservedTime:
     with the reported ones, as outlier detection does: if most of the last took far longer, what was observed counts instead.
     """
 
-    __slots__ = ("_estimator", "_late", "contradicts", "looked")
+    __slots__ = ("_estimator", "_late", "contradicts", "evaluated_at")
 
     def __init__(self) -> None:
         # Its slots are known from its reports alone, so they are left out.
@@ -307,10 +307,10 @@ class ObservedTime:
         self._late: deque[bool] = deque(maxlen=JUDGED)
         self.contradicts = False
         """Whether most of the last answers took far longer than reported."""
-        self.looked = 0.0
+        self.evaluated_at = 0.0
         """When an answer was last evaluated; set by the caller."""
 
-    def take(
+    def record_answer(
         self,
         seconds: float,
         *,
@@ -325,12 +325,12 @@ class ObservedTime:
 
         `time` and `report` are what the replica's node reported last.
         """
-        self._estimator.take(
+        self._estimator.record_answer(
             seconds, kilobytes=kilobytes, tokens=tokens, concurrency=max(1, ours), before=before
         )
         if time is not None:
-            most = seconds_by_report(time, report, ours, kilobytes=kilobytes, tokens=tokens)
-            self._late.append(seconds > TOLERATED * (most + NETWORK_SECONDS))
+            expected = seconds_by_report(time, report, ours, kilobytes=kilobytes, tokens=tokens)
+            self._late.append(seconds > TOLERATED * (expected + NETWORK_SECONDS))
             self.contradicts = 2 * self._late.count(True) > JUDGED
 
     def choose_figures(
@@ -346,10 +346,10 @@ def seconds_by_report(
     time: ServiceTime, report: Reported | None, ours: int, *, kilobytes: float, tokens: float
 ) -> float:
     """Return the seconds that such an answer takes by a node's reports, beside `ours` requests of this node."""
-    there, slots = float(max(1, ours)), 0
+    requests, slots = float(max(1, ours)), 0
     if report is not None:
-        there, slots = there + report.others, report.load.slots
-    alone = time.alone(kilobytes=kilobytes, tokens=tokens)
-    at_work = min(there, slots) if slots else there
+        requests, slots = requests + report.requests_of_others, report.load.slots
+    alone = time.seconds_alone(kilobytes=kilobytes, tokens=tokens)
+    at_work = min(requests, slots) if slots else requests
     slowed: float = at_work**time.sharing
-    return alone * (slowed + (max(0.0, there / slots - 1) if slots else 0.0))
+    return alone * (slowed + (max(0.0, requests / slots - 1) if slots else 0.0))

@@ -46,10 +46,10 @@ class Occupancies(dict[ReplicaKey, Occupancy]):
 
     def __missing__(self, key: ReplicaKey) -> Occupancy:
         if len(self) >= MAX_REPLICAS:
-            for idle in [key for key, one in self.items() if not one.count]:
+            for idle in [key for key, entry in self.items() if not entry.count]:
                 del self[idle]
-        made = self[key] = Occupancy()
-        return made
+        occupancy = self[key] = Occupancy()
+        return occupancy
 
 
 class InFlight(Mapping[ReplicaKey, int]):
@@ -59,21 +59,21 @@ class InFlight(Mapping[ReplicaKey, int]):
         self.occupancies = Occupancies()
 
     def __getitem__(self, key: ReplicaKey) -> int:
-        one = self.occupancies.get(key)
-        return one.count if one else 0
+        occupancy = self.occupancies.get(key)
+        return occupancy.count if occupancy else 0
 
     def __contains__(self, key: object) -> bool:
-        return any(key == there for there in self)
+        return any(key == other for other in self)
 
     def __iter__(self) -> Iterator[ReplicaKey]:
-        return (key for key, one in self.occupancies.items() if one.count)
+        return (key for key, occupancy in self.occupancies.items() if occupancy.count)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def total(self) -> int:
         """Return the number of requests in flight at all replicas together."""
-        return sum(one.count for one in self.occupancies.values())
+        return sum(occupancy.count for occupancy in self.occupancies.values())
 
 
 WINDOW = 4.0
@@ -87,19 +87,19 @@ _EVENT, _NEXT_EVENT = b"data:", b"\ndata:"  # unlike ends, these are not in comm
 class Tally:
     """Counters of one worker: the events that it has streamed so far, and the seconds to its latest first byte.
 
-    `asked` is when a request that is not a background request last got a slot or a first byte of it.
+    `last_foreground_at` is when a request that is not a background request last got a slot or a first byte of it.
     """
 
-    __slots__ = ("_marks", "asked", "events", "first", "rate")
+    __slots__ = ("_marks", "events", "first_byte_seconds", "last_foreground_at", "rate")
 
     def __init__(self) -> None:
         self.events = 0
-        self.asked = -inf
-        self.first: float | None = None
+        self.last_foreground_at = -inf
+        self.first_byte_seconds: float | None = None
         self.rate = 0.0
         self._marks: deque[tuple[float, int]] = deque()
 
-    def streamed(self, chunks: list[bytes]) -> int:
+    def count_chunks(self, chunks: list[bytes]) -> int:
         """Count the events that end in chunks, at least one in each, as ends may be written differently; return how many."""
         events = 0
         for chunk in chunks:
@@ -109,7 +109,7 @@ class Tally:
         self.events += events
         return events
 
-    def opened(self, chunk: bytes) -> int:
+    def count_first_bytes(self, chunk: bytes) -> int:
         """Count the events of a stream's first bytes but the first, which names only the role; return how many."""
         events = (
             chunk.count(_NEXT_EVENT) if chunk.startswith(_EVENT) else chunk.count(_NEXT_EVENT) - 1
@@ -145,7 +145,7 @@ class LocalLoads:
         if tally is None:
             return Load(in_flight, queued, slots=slots)
         rate = tally.rate if in_flight else 0.0
-        return Load(in_flight, queued, slots=slots, rate=rate, first=tally.first)
+        return Load(in_flight, queued, slots=slots, rate=rate, first=tally.first_byte_seconds)
 
     def loads(
         self,
@@ -157,8 +157,8 @@ class LocalLoads:
         """Return the loads of the workers that have requests, and update their rates."""
         slots = {worker.service: worker.capacity for worker in workers}
         if len(self.tallies) > len(slots):
-            for gone in [s for s in self.tallies if s not in slots]:
-                del self.tallies[gone]
+            for stale in [s for s in self.tallies if s not in slots]:
+                del self.tallies[stale]
         busy = {service: count for service, count in in_flight.items() if service in slots}
         for service in busy:
             self.tallies[service].sample(now)

@@ -42,25 +42,25 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._readers: dict[bytes, tuple[tuple[_Key, float], ...]] = {}
 
-    def take(self, key: _Key, said: Prefixes, now: float) -> None:
+    def record_read(self, key: _Key, prefixes: Prefixes, now: float) -> None:
         """Note that a replica reads a conversation."""
         readers = self._readers
         # Most prefixes have one reader: all of a conversation share this value.
         alone = ((key, now),)
-        for prefix in said.chain:
+        for prefix in prefixes.chain:
             before = readers.pop(prefix.digest, ())
             if len(readers) >= MAX_PREFIXES:
                 del readers[next(iter(readers))]
             others = [reader for reader in before if not _is_same_replica(reader[0], key)]
             readers[prefix.digest] = (*alone, *others[: MAX_READERS - 1]) if others else alone
 
-    def hear(self, key: _Key, said: Prefixes, read: Read, now: float) -> None:
+    def record_reported(self, key: _Key, prefixes: Prefixes, read: Read, now: float) -> None:
         """Note how much of a conversation a replica has read, as its node says."""
-        known = tuple(prefix for prefix in said.chain if prefix.size <= read.size)
-        self.take(key, replace_fields(said, chain=known), now - read.age)
+        covered = tuple(prefix for prefix in prefixes.chain if prefix.size <= read.size)
+        self.record_read(key, replace_fields(prefixes, chain=covered), now - read.age)
 
     def find_readers(
-        self, said: Prefixes, now: float, *, of_batch: bool = False
+        self, prefixes: Prefixes, now: float, *, of_batch: bool = False
     ) -> tuple[Mapping[_Key, Read], int]:
         """Return how much of a conversation each replica has read, and how many bytes of it all replicas presumably have.
 
@@ -68,26 +68,26 @@ class PrefixIndex:
         are remembered. Of a batch, which may hold the prefixes of many services, that is presumed only where the list of
         readers is full.
         """
-        known: list[tuple[Prefix, tuple[tuple[_Key, float], ...]]] = []
-        for prefix in said.chain:
+        chain: list[tuple[Prefix, tuple[tuple[_Key, float], ...]]] = []
+        for prefix in prefixes.chain:
             readers = self._readers.get(prefix.digest)
             if readers is None:
                 # A replica that has read more has also read this prefix.
                 break
-            known.append((prefix, readers))
-        found: dict[_Key, Read] = {}
+            chain.append((prefix, readers))
+        reads: dict[_Key, Read] = {}
         last: _Key | None = None
         everybodys = 0
-        for place in reversed(range(len(known))):
-            prefix, readers = known[place]
-            if place < said.shared and not (of_batch and len(readers) < MAX_READERS):
+        for index in reversed(range(len(chain))):
+            prefix, readers = chain[index]
+            if index < prefixes.shared and not (of_batch and len(readers) < MAX_READERS):
                 everybodys = max(everybodys, prefix.size)
                 continue
-            for key, at in readers:
-                if key is not last and key not in found:
-                    found[key] = Read(prefix.size, now - at)
+            for key, read_at in readers:
+                if key is not last and key not in reads:
+                    reads[key] = Read(prefix.size, now - read_at)
                 last = key
-        return found, everybodys
+        return reads, everybodys
 
 
 def _is_same_replica(reader: _Key, key: _Key) -> bool:

@@ -74,7 +74,7 @@ class Queues:
                 raise self.refusal(model, slots=slots)
             self.leave(displaced)
         tag = max(self._clock, self._last.get(caller, 0.0)) + 1.0
-        put_newest(self._last, caller, tag, most=MAX_CALLERS)
+        put_newest(self._last, caller, tag, limit=MAX_CALLERS)
         ticket = Ticket(model, caller, accepts, tag, background)
         self._waiting.setdefault(model, []).append(ticket)
         return WaitingRequest(ticket, displaced)
@@ -87,7 +87,7 @@ class Queues:
             if not waiting:
                 del self._waiting[ticket.model]
 
-    def freed(self, worker: Service, *, background: bool = True) -> Ticket | None:
+    def pop_next(self, worker: Service, *, background: bool = True) -> Ticket | None:
         """Take the next ticket for a free slot of a worker out of the queue, and return it; `None` if none waits for it.
 
         `background` says whether the slot may go to a background request.
@@ -95,17 +95,17 @@ class Queues:
         if not self._waiting:
             return None
         able = [t for waiting in self._waiting.values() for t in waiting if worker in t.accepts]
-        turn = min(able, key=lambda ticket: (ticket.background, ticket.tag), default=None)
-        if turn is None or (turn.background and not background):
+        chosen = min(able, key=lambda ticket: (ticket.background, ticket.tag), default=None)
+        if chosen is None or (chosen.background and not background):
             return None
-        self._clock = max(self._clock, turn.tag)
-        self.leave(turn)
-        return turn
+        self._clock = max(self._clock, chosen.tag)
+        self.leave(chosen)
+        return chosen
 
     def record_slot_time(self, model: str, seconds: float) -> None:
         """Learn how long an answer of a model took, from taking its slot to freeing it."""
         usual = self._usual.get(model, seconds)
-        put_newest(self._usual, model, usual + _WEIGHT * (seconds - usual), most=MAX_MODELS)
+        put_newest(self._usual, model, usual + _WEIGHT * (seconds - usual), limit=MAX_MODELS)
 
     def expected_wait(self, model: str, *, slots: int, background: bool = True) -> float:
         """Return the expected seconds until one more request gets a slot.
@@ -129,9 +129,9 @@ def _least_deserving(waiting: list[Ticket], caller: str, *, background: bool) ->
     last = next((ticket for ticket in reversed(waiting) if ticket.background), None)
     if background or last is not None:
         return None if background else last
-    held = Counter(ticket.caller for ticket in waiting)
-    hog, most = max(held.items(), key=lambda item: item[1], default=("", 0))
+    counts = Counter(ticket.caller for ticket in waiting)
+    hog, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
     # A difference of one place is not enough: the two callers would displace each other for ever.
-    if most <= held[caller] + 1:
+    if most <= counts[caller] + 1:
         return None
     return next(ticket for ticket in reversed(waiting) if ticket.caller == hog)

@@ -65,29 +65,29 @@ class HealthTable:
     def __init__(self) -> None:
         self._by_address: dict[str, _Life] = {}
 
-    def answered(self, address: str, now: float) -> None:
+    def record_answer(self, address: str, now: float) -> None:
         """Note that an address answered, with success or an error."""
-        life = self._by_address.get(address) or self._remember(address)
-        if life.since is not None:
-            if life.seen is not None:
-                took = now - (life.seen if life.probed else life.since)
-                life.restart = min(max(life.restart, 2 * took), LONGEST_RESTART)
-            life.since = life.hopeful = None
-        life.seen = now
+        health = self._by_address.get(address) or self._remember(address)
+        if health.since is not None:
+            if health.seen is not None:
+                took = now - (health.seen if health.probed else health.since)
+                health.restart = min(max(health.restart, 2 * took), LONGEST_RESTART)
+            health.since = health.hopeful = None
+        health.seen = now
 
     def record_absence(self, address: str, now: float) -> None:
         """Note that an address was away."""
-        life = self._by_address.get(address) or self._remember(address)
-        if life.since is None or now - life.last >= FORGOTTEN:
-            life.since = now
-        life.last = now
+        health = self._by_address.get(address) or self._remember(address)
+        if health.since is None or now - health.last >= FORGOTTEN:
+            health.since = now
+        health.last = now
 
-    def probed(self, address: str, now: float, *, answers: bool) -> None:
+    def record_probe(self, address: str, now: float, *, answers: bool) -> None:
         """Note the result of a probe, which is sent now and then."""
-        (self.answered if answers else self.record_absence)(address, now)
+        (self.record_answer if answers else self.record_absence)(address, now)
         self._by_address[address].probed = True
 
-    def take(self, address: str, error: WorkerError, now: float) -> None:
+    def record_error(self, address: str, error: WorkerError, now: float) -> None:
         """Take in what the error of an attempt shows about its address."""
         match error:
             case WorkerAway():
@@ -105,41 +105,41 @@ class HealthTable:
                 # The address may be alive or not, or was not asked.
                 pass
             case _:
-                self.answered(address, now)
+                self.record_answer(address, now)
 
-    def recent(self, address: str, now: float, seconds: float) -> bool:
+    def answered_recently(self, address: str, now: float, seconds: float) -> bool:
         """Return whether an address answered last, and within so many seconds."""
-        life = self._by_address.get(address)
-        return life is not None and life.since is None and now - (life.seen or 0.0) < seconds
+        health = self._by_address.get(address)
+        return health is not None and health.since is None and now - (health.seen or 0.0) < seconds
 
     def may_return(self, address: str, now: float) -> bool:
         """Return whether an address is worth waiting for: it answers, or did a moment ago, or nothing is known of it."""
-        life = self._by_address.get(address)
-        if life is None or life.since is None or now - life.last >= FORGOTTEN:
+        health = self._by_address.get(address)
+        if health is None or health.since is None or now - health.last >= FORGOTTEN:
             return True
-        if life.hopeful is not None:
-            return life.hopeful
-        if life.seen is None and life.probed:
+        if health.hopeful is not None:
+            return health.hopeful
+        if health.seen is None and health.probed:
             return False
         # A probed address is known to have been there when it last answered; of others, only the first miss is known.
-        gone = life.seen if life.probed and life.seen is not None else life.since
-        return now - gone < life.restart
+        away_since = health.seen if health.probed and health.seen is not None else health.since
+        return now - away_since < health.restart
 
-    def life(self, address: str, now: float) -> AddressHealth:
+    def health_of(self, address: str, now: float) -> AddressHealth:
         """Describe an address for people."""
-        life = self._by_address.get(address)
-        if life is None:
+        health = self._by_address.get(address)
+        if health is None:
             return AddressHealth()
-        since = life.seen if life.seen is not None else life.since
-        silent = 0.0 if life.since is None or since is None else now - since
+        since = health.seen if health.seen is not None else health.since
+        silent = 0.0 if health.since is None or since is None else now - since
         return AddressHealth(
-            known=True, answers=life.since is None, ever=life.seen is not None, silent=silent
+            known=True, answers=health.since is None, ever=health.seen is not None, silent=silent
         )
 
     def _remember(self, address: str) -> _Life:
-        life = _Life()
-        put_newest(self._by_address, address, life, most=MAX_ADDRESSES)
-        return life
+        health = _Life()
+        put_newest(self._by_address, address, health, limit=MAX_ADDRESSES)
+        return health
 
 
 HOPE = 120.0
@@ -182,10 +182,10 @@ def loading_error(body: bytes) -> WorkerLoading | None:
     if b"loading" not in body.lower():
         return None
     try:
-        words = orjson.loads(body)
+        answer = orjson.loads(body)
     except orjson.JSONDecodeError:
-        words = None
-    match words:
+        answer = None
+    match answer:
         case {"loading": {"eta_seconds": int() | float() as eta}} if eta >= 0:
             return WorkerLoading(min(float(eta), LONGEST_ETA))
         case {"estimated_time": int() | float() as eta} if eta >= 0:
@@ -214,15 +214,15 @@ class Readiness:
         if spell is None or now - spell.last >= FORGOTTEN:
             spell = _Spell(now, now)
         spell.last, spell.loading = now, isinstance(error, WorkerLoading)
-        put_newest(self._spells, model, spell, most=MAX_MODELS)
+        put_newest(self._spells, model, spell, limit=MAX_MODELS)
 
-    def answered(self, model: str, now: float) -> None:
+    def record_ready(self, model: str, now: float) -> None:
         """Note that a worker of a model answers."""
         if not self._spells:
             return
         spell = self._spells.pop(model, None)
         if spell is not None and spell.loading:
-            put_newest(self._loading_times, model, now - spell.since, most=MAX_MODELS)
+            put_newest(self._loading_times, model, now - spell.since, limit=MAX_MODELS)
 
     def is_worth_waiting(self, model: str, now: float) -> bool:
         """Return whether a model that was missed is worth waiting for."""

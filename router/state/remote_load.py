@@ -61,7 +61,7 @@ class Reported:
     age: float
 
     @property
-    def others(self) -> float:
+    def requests_of_others(self) -> float:
         """Estimated number of requests there now that this node did not send.
 
         The reported count includes ours, as many as were there when the report came; this node knows better how many are there
@@ -69,16 +69,16 @@ class Reported:
         """
         return max(0, self.load.waiting - self.ours) * math.exp2(-self.age / HALF_LIFE)
 
-    def shown(self, ours: int, repeated: float) -> Load:
+    def current_load(self, ours: int, repeated: float) -> Load:
         """Return the load now as far as it is known, for people; `ours` is how many requests of this node are there now.
 
         A node repeats its load every `repeated` seconds while it has requests. The end of a short one is not reported, and any
         report may get lost; after `MISSED` of them, the requests of others have ended.
         """
-        load, over = self.load, self.age > MISSED * repeated
-        waiting = ours if over else max(0, load.waiting - self.ours) + ours
+        load, outdated = self.load, self.age > MISSED * repeated
+        waiting = ours if outdated else max(0, load.waiting - self.ours) + ours
         in_flight = min(waiting, load.slots) if load.slots else waiting
-        rate = 0.0 if over else load.rate
+        rate = 0.0 if outdated else load.rate
         return Load(in_flight, waiting - in_flight, load.slots, rate, load.first)
 
 
@@ -92,7 +92,7 @@ class NewestOfNodes(Generic[Key, Told]):
     def __init__(self) -> None:
         self._held: dict[PeerId, dict[Key, Told]] = {}
 
-    def hear(self, node: PeerId, key: Key, told: Told) -> None:
+    def record(self, node: PeerId, key: Key, statement: Told) -> None:
         """Take in what a node says."""
         of_node = self._held.pop(node, None)
         if of_node is None:
@@ -101,7 +101,7 @@ class NewestOfNodes(Generic[Key, Told]):
                 del self._held[next(iter(self._held))]
         if of_node.pop(key, None) is None and len(of_node) >= MAX_REPLICAS:
             del of_node[next(iter(of_node))]
-        of_node[key] = told
+        of_node[key] = statement
         # A dictionary keeps the order of insertion, which here is that of hearing.
         self._held[node] = of_node
 
@@ -109,7 +109,7 @@ class NewestOfNodes(Generic[Key, Told]):
         """Forget what a node said: it is lost, or has left."""
         self._held.pop(node, None)
 
-    def of(self, node: PeerId, key: Key) -> Told | None:
+    def newest(self, node: PeerId, key: Key) -> Told | None:
         """Return what a node said last about a subject, `None` where it said nothing."""
         of_node = self._held.get(node)
         return of_node.get(key) if of_node else None
@@ -124,12 +124,12 @@ class Reports:
 
     def __init__(self) -> None:
         self._newest = NewestOfNodes[Service, Report]()
-        self.hear = self._newest.hear
+        self.record = self._newest.record
         self.forget = self._newest.forget
 
-    def of(self, node: PeerId, service: Service, now: float) -> Reported | None:
+    def newest(self, node: PeerId, service: Service, now: float) -> Reported | None:
         """Return the newest report of a replica, `None` where there is none."""
-        report = self._newest.of(node, service)
+        report = self._newest.newest(node, service)
         return None if report is None else Reported(report.load, report.ours, now - report.at)
 
     def of_node(self, node: PeerId, now: float) -> Iterator[tuple[Service, Reported]]:
@@ -145,10 +145,10 @@ class ReportTimes:
         self._last: dict[tuple[str, str, str], float] = {}
 
     def is_due(
-        self, node: str, worker: str, what: str, now: float, pause: float = TOLD_AGAIN
+        self, node: str, worker: str, topic: str, now: float, pause: float = TOLD_AGAIN
     ) -> bool:
         """Return whether a node is to be told something about a worker, `pause` seconds after the last time; note it as told."""
-        key = node, worker, what
+        key = node, worker, topic
         last = self._last.get(key)
         if last is not None and now - last < pause:
             return False
@@ -180,11 +180,11 @@ def parse_load(text: str) -> Load | None:
 
 @lru_cache(maxsize=1_024)
 def _read(text: str) -> Load | None:
-    found = _WRITTEN.fullmatch(text)
-    if found is None:
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
         return None
-    in_flight, queued, slots = map(int, found.group(1, 2, 3))
-    rate, first = float(found[4]), None if found[5] is None else float(found[5])
+    in_flight, queued, slots = map(int, match.group(1, 2, 3))
+    rate, first = float(match[4]), None if match[5] is None else float(match[5])
     if max(in_flight, queued, slots) > MAX_COUNT or max(rate, first or 0.0) > MAX_FIGURE:
         return None
     return Load(in_flight, queued, slots, rate, first)

@@ -69,7 +69,7 @@ class ServiceTime:
     error: float = 1.0
     answers: int = 1
 
-    def alone(self, *, kilobytes: float, tokens: float) -> float:
+    def seconds_alone(self, *, kilobytes: float, tokens: float) -> float:
         """Return the seconds that an answer takes with no other request beside it."""
         seconds = self.fixed + self.kilobyte * kilobytes + self.token * tokens
         return max(seconds, SHORTEST)
@@ -113,10 +113,10 @@ def parse_service_time(text: str) -> ServiceTime | None:
 
 @lru_cache(maxsize=1_024)
 def _read(text: str) -> ServiceTime | None:
-    found = _WRITTEN.fullmatch(text)
-    if found is None:
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
         return None
-    *figures, answers = found.groups()
+    *figures, answers = match.groups()
     fixed, kilobyte, token, tokens, *rest = map(float, figures)
     first, first_kilobyte, sharing, holds, error = rest
     learnt = fixed, kilobyte, token, tokens, first, first_kilobyte, sharing, holds, error

@@ -40,7 +40,7 @@ class SlowStart:
         self.newcomers: dict[tuple[PeerId, Service], _Newcomer] = {}
         self.losses = 0
 
-    def began(self, node: PeerId, service: Service, now: float) -> None:
+    def record_request(self, node: PeerId, service: Service, now: float) -> None:
         """Note that a request goes to a replica; with the first one it becomes a newcomer."""
         of_node = self._seen.get(node)
         if of_node is None:
@@ -49,7 +49,7 @@ class SlowStart:
             of_node = self._seen[node] = {}
         if service not in of_node:
             if len(of_node) >= MAX_REPLICAS:
-                self.lost(node, next(iter(of_node)))
+                self.forget_replica(node, next(iter(of_node)))
             of_node[service] = None
             self.newcomers[node, service] = _Newcomer(now)
 
@@ -67,7 +67,7 @@ class SlowStart:
         del self.newcomers[node, service]
         return math.inf
 
-    def answered(self, node: PeerId, service: Service) -> None:
+    def record_answer(self, node: PeerId, service: Service) -> None:
         """Note that a replica gave a whole answer."""
         newcomer = self.newcomers.get((node, service))
         if newcomer is not None:
@@ -75,7 +75,7 @@ class SlowStart:
             if 1 + newcomer.answered >= ENOUGH:
                 del self.newcomers[node, service]
 
-    def lost(self, node: PeerId, service: Service) -> None:
+    def forget_replica(self, node: PeerId, service: Service) -> None:
         """Forget a replica that failed repeatedly: it is new when it is back."""
         self.losses += 1
         self._seen.get(node, {}).pop(service, None)

@@ -38,11 +38,11 @@ class AskedWorker:
     usual: float = 0.0
     answers_while_busy: bool = False
     asked: float = float("-inf")
-    asking: bool = False
+    probing: bool = False
     silent: bool = False
     pause: float = ASK_AGAIN
 
-    def answered(self, seconds: float, now: float) -> None:
+    def record_first_byte(self, seconds: float, now: float) -> None:
         """Note that a wait ended with a first byte after so many seconds."""
         self.waiting -= 1
         self.usual += _WEIGHT * (seconds - self.usual) if self.usual else seconds
@@ -50,7 +50,7 @@ class AskedWorker:
         if self.silent:
             self.silent, self.pause = False, ASK_AGAIN
 
-    def left(self) -> None:
+    def record_no_answer(self) -> None:
         """Note that a wait ended without a first byte."""
         self.waiting -= 1
 
@@ -61,63 +61,65 @@ class StuckWorkers:
     def __init__(self) -> None:
         self._workers: dict[str, AskedWorker] = {}
 
-    def began(self, address: str, now: float) -> AskedWorker:
+    def record_request(self, address: str, now: float) -> AskedWorker:
         """Note that a request waits for its first byte; return the worker's state, which has to be told how that ends."""
-        one = self._workers.get(address) or self._remember(address)
-        if not one.waiting:
-            one.last_activity = now
-        one.waiting += 1
-        return one
+        worker = self._workers.get(address) or self._remember(address)
+        if not worker.waiting:
+            worker.last_activity = now
+        worker.waiting += 1
+        return worker
 
     def claim_probe(self, address: str, now: float) -> bool:
         """Return whether it is time to probe a worker, and note it as probed."""
-        one = self._workers.get(address)
-        if one is None or one.asking:
+        worker = self._workers.get(address)
+        if worker is None or worker.probing:
             return False
-        quiet = now - one.last_activity
-        if one.silent:
-            due = now - one.asked >= one.pause
-        elif not one.waiting:
+        quiet = now - worker.last_activity
+        if worker.silent:
+            due = now - worker.asked >= worker.pause
+        elif not worker.waiting:
             due = False
-        elif quiet >= _longer(PATIENCE, PATIENCE_FACTOR, one):
-            due = now - one.asked >= ASK_AGAIN
+        elif quiet >= _longer(PATIENCE, PATIENCE_FACTOR, worker):
+            due = now - worker.asked >= ASK_AGAIN
         else:
             due = (
-                not one.answers_while_busy
+                not worker.answers_while_busy
                 and quiet >= LEARN_AFTER
-                and now - one.asked >= LEARN_AGAIN
+                and now - worker.asked >= LEARN_AGAIN
             )
         if due:
-            one.asked, one.asking = now, True
+            worker.asked, worker.probing = now, True
         return due
 
-    def asked(self, address: str, now: float, *, answered: bool) -> None:
+    def record_probe(self, address: str, now: float, *, answered: bool) -> None:
         """Note whether a probe was answered."""
-        one = self._workers.get(address)
-        if one is None:
+        worker = self._workers.get(address)
+        if worker is None:
             return
-        one.asking = False
+        worker.probing = False
         if answered:
-            one.answers_while_busy = one.answers_while_busy or one.waiting > 0
-            one.silent, one.pause = False, ASK_AGAIN
-        elif one.silent:
-            one.pause = min(2 * one.pause, LONGEST_PAUSE)
-        elif one.waiting:
-            quiet = now - one.last_activity
-            known = one.answers_while_busy and quiet >= _longer(PATIENCE, PATIENCE_FACTOR, one)
-            one.silent = known or quiet >= _longer(SURE, SURE_FACTOR, one)
+            worker.answers_while_busy = worker.answers_while_busy or worker.waiting > 0
+            worker.silent, worker.pause = False, ASK_AGAIN
+        elif worker.silent:
+            worker.pause = min(2 * worker.pause, LONGEST_PAUSE)
+        elif worker.waiting:
+            quiet = now - worker.last_activity
+            stopped = worker.answers_while_busy and quiet >= _longer(
+                PATIENCE, PATIENCE_FACTOR, worker
+            )
+            worker.silent = stopped or quiet >= _longer(SURE, SURE_FACTOR, worker)
 
-    def silent(self, address: str) -> bool:
+    def is_silent(self, address: str) -> bool:
         """Return whether a worker has stopped."""
-        one = self._workers.get(address)
-        return one is not None and one.silent
+        worker = self._workers.get(address)
+        return worker is not None and worker.silent
 
     def _remember(self, address: str) -> AskedWorker:
         if len(self._workers) >= MAX_WORKERS:
-            self._workers = {a: one for a, one in self._workers.items() if one.waiting}
-        one = self._workers[address] = AskedWorker()
-        return one
+            self._workers = {a: worker for a, worker in self._workers.items() if worker.waiting}
+        worker = self._workers[address] = AskedWorker()
+        return worker
 
 
-def _longer(seconds: float, factor: float, one: AskedWorker) -> float:
-    return max(seconds, factor * one.usual)
+def _longer(seconds: float, factor: float, worker: AskedWorker) -> float:
+    return max(seconds, factor * worker.usual)

@@ -46,8 +46,8 @@ class MappedRequest:
 
 def parameter_headers(dropped: Sequence[str], heard: Sequence[str] = ()) -> Mapping[str, str]:
     """Return the headers of an answer that name parameters without effect, and those that OpenAI's form lacks."""
-    named = {DROPPED: dropped, HEARD: heard}
-    return {header: ", ".join(names) for header, names in named.items() if names}
+    headers = {DROPPED: dropped, HEARD: heard}
+    return {header: ", ".join(names) for header, names in headers.items() if names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,30 +69,30 @@ class RequestMapping:
         """Read a request and translate it for the worker; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
         if request.kind not in self.kinds:
             raise unserved_error(self.name, request.kind)
-        asked = read_or_reject(text.read, request)
-        refuse_unread_fields(self.name, asked, SHAPING - self.shaping)
-        if asked.schema is not None and not self.schemas:
-            raise self.lacks("response_format")
-        if asked.tools and asked.tool_choice != "none" and not self.tools:
-            raise self.lacks("tools")
-        return asked, self.mapped(asked, worker)
+        text_request = read_or_reject(text.read, request)
+        refuse_unread_fields(self.name, text_request, SHAPING - self.shaping)
+        if text_request.schema is not None and not self.schemas:
+            raise self.unsupported("response_format")
+        if text_request.tools and text_request.tool_choice != "none" and not self.tools:
+            raise self.unsupported("tools")
+        return text_request, self.mapped(text_request, worker)
 
-    def lacks(self, param: str) -> WorkerUnable:
+    def unsupported(self, param: str) -> WorkerUnable:
         """Return the refusal of a parameter without which the answer would be of another kind."""
         return WorkerUnable(f"{self.name} does not support `{param}`", param=param)
 
 
-def read_or_reject(read: Callable[[_A], _T], asked: _A) -> _T:
+def read_or_reject(read: Callable[[_A], _T], source: _A) -> _T:
     """Read a request, or fields of one; raise `WorkerRejected`, which names the field, for a wrong value."""
     try:
-        return read(asked)
+        return read(source)
     except BadRequest as error:
         raise refused(str(error), error.param or "") from error
 
 
-def refuse_unread_fields(name: str, asked: WithOtherFields, shaping: Set[str]) -> None:
+def refuse_unread_fields(name: str, request: WithOtherFields, shaping: Set[str]) -> None:
     """Raise `WorkerUnable` if a field of `shaping` was not read: without it the answer would be of another kind."""
-    for other in sorted(asked.others):
+    for other in sorted(request.others):
         if other in shaping:
             raise WorkerUnable(f"{name} does not support `{other}`", param=other)
 
@@ -108,8 +108,10 @@ def unserved_error(name: str, kind: Kind) -> WorkerUnable:
     return WorkerUnable(f"a {name} worker does not serve /v1/{kind}", param="model")
 
 
-def unheard(asked: TextRequest, *heard: str) -> tuple[str, ...]:
+def unheard(request: TextRequest, *known: str) -> tuple[str, ...]:
     """Return the parameters that are dropped from a request whose worker knows only these fields of `Sampling`."""
-    given = asked.sampling
-    said = (name for name in _SAMPLING if name not in heard and getattr(given, name) is not None)
-    return (*said, *dropped_names(asked))
+    sampling = request.sampling
+    names = (
+        name for name in _SAMPLING if name not in known and getattr(sampling, name) is not None
+    )
+    return (*names, *dropped_names(request))

@@ -24,8 +24,8 @@ class Rendered:
 def rendered(template: Template, messages: Sequence[Message]) -> Rendered:
     """Return a chat as one text; raise `BadRequest` for anything except text. A template that is not known here means ChatML."""
     write, marks, stops = _TEMPLATES.get(template, _TEMPLATES["chatml"])
-    said = [(_clean(str(m.get("role")), marks), _clean(text_of(m), marks)) for m in messages]
-    return Rendered(write(said), stops)
+    written = [(_clean(str(m.get("role")), marks), _clean(text_of(m), marks)) for m in messages]
+    return Rendered(write(written), stops)
 
 
 def text_of(message: Message) -> str:
@@ -55,22 +55,22 @@ def _clean(text: str, marks: Sequence[str]) -> str:
 Written = Sequence[tuple[str, str]]
 
 
-def _chatml(said: Written) -> str:
-    turns = (f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in said)
+def _chatml(written: Written) -> str:
+    turns = (f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in written)
     return "".join(turns) + "<|im_start|>assistant\n"
 
 
-def _llama3(said: Written) -> str:
+def _llama3(written: Written) -> str:
     # The mark of the beginning is missing: tokenizers add it themselves.
     turns = (
         f"<|start_header_id|>{role}<|end_header_id|>\n\n{text.strip()}<|eot_id|>"
-        for role, text in said
+        for role, text in written
     )
     return "".join(turns) + "<|start_header_id|>assistant<|end_header_id|>\n\n"
 
 
-def _plain(said: Written) -> str:
-    turns = (text if role == "system" else f"{role.capitalize()}: {text}" for role, text in said)
+def _plain(written: Written) -> str:
+    turns = (text if role == "system" else f"{role.capitalize()}: {text}" for role, text in written)
     return "\n\n".join((*turns, "Assistant:"))
 
 

@@ -30,20 +30,20 @@ class StopFilter:
         self._held = ""
         self.hit = ""
 
-    def take(self, text: str) -> str:
+    def feed(self, text: str) -> str:
         """Take in the next piece and return what is certainly part of the text; nothing after a stop string."""
         if self.hit:
             return ""
-        looked = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := looked.find(stop)) >= 0]
-        if found:
-            (at, self.hit), self._held = min(found), ""
-            return looked[:at]
-        keep = max((_partial_stop_length(looked, stop) for stop in self._stops), default=0)
-        self._held = looked[len(looked) - keep :]
-        return looked[: len(looked) - keep]
+        searched = self._held + text
+        matches = [(index, stop) for stop in self._stops if (index := searched.find(stop)) >= 0]
+        if matches:
+            (index, self.hit), self._held = min(matches), ""
+            return searched[:index]
+        keep = max((_partial_stop_length(searched, stop) for stop in self._stops), default=0)
+        self._held = searched[len(searched) - keep :]
+        return searched[: len(searched) - keep]
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         """Return what was held back, once the text has ended by itself."""
         held, self._held = self._held, ""
         return held
@@ -88,14 +88,14 @@ class ChoiceReader(Generic[T]):
     )
 
     def __init__(
-        self, asked: TextRequest, read: Callable[[TextRequest, T], OutputPiece], choice: int = 0
+        self, request: TextRequest, read: Callable[[TextRequest, T], OutputPiece], choice: int = 0
     ) -> None:
         """Start a choice. `read` reads one of the worker's events, and raises a `WorkerError` for a failure or an invalid one."""
-        self._asked = asked
+        self._asked = request
         self._read = read
         self._choice = choice
-        self._echo = echo(asked, choice)
-        self._stops = StopFilter(asked.stop)
+        self._echo = echo(request, choice)
+        self._stops = StopFilter(request.stop)
         self._shown = HeldTokens(len(self._echo))
         self._reason: Reason | None = None
         self._spent: Usage | None = None
@@ -103,19 +103,19 @@ class ChoiceReader(Generic[T]):
         self._called = False
         self.ended = False
 
-    def take(self, data: T) -> list[Event]:
+    def feed(self, data: T) -> list[Event]:
         """Take in one event and return what it means; raise what `read` raises."""
-        said = self._read(self._asked, data)
-        self._spent = said.usage or self._spent
-        self._bytes += len(said.text.encode())
-        shown = self._stops.take(said.text)
-        events = self._delta(shown, said.tokens)
+        piece = self._read(self._asked, data)
+        self._spent = piece.usage or self._spent
+        self._bytes += len(piece.text.encode())
+        shown = self._stops.feed(piece.text)
+        events = self._delta(shown, piece.tokens)
         if self._stops.hit:
             return events + self._end("stop")
-        events += said.calls
-        self._called = self._called or bool(said.calls)
-        self._reason = said.reason or self._reason
-        return events + self._end(self._reason or "stop") if said.over else events
+        events += piece.calls
+        self._called = self._called or bool(piece.calls)
+        self._reason = piece.reason or self._reason
+        return events + self._end(self._reason or "stop") if piece.over else events
 
     def finish(self) -> list[Event]:
         """Take in the end of the stream; return nothing if it never gave a finish reason."""
@@ -125,56 +125,58 @@ class ChoiceReader(Generic[T]):
         if self.ended:
             return []
         self.ended = True
-        rest = [] if self._stops.hit else self._delta(self._stops.rest(), (), last=True)
+        tail = [] if self._stops.hit else self._delta(self._stops.flush(), (), last=True)
         estimate = Usage(
             estimate_prompt_tokens(self._asked, self._choice),
             estimated_tokens(self._bytes),
             estimated=True,
         )
         reason = "tool_calls" if self._called else reason
-        return [*rest, End(reason, self._choice, self._stops.hit), self._spent or estimate]
+        return [*tail, End(reason, self._choice, self._stops.hit), self._spent or estimate]
 
     def _delta(self, shown: str, tokens: tuple[Token, ...], *, last: bool = False) -> list[Event]:
         text, self._echo = self._echo + shown, ""
         if self._asked.logprobs is None:
             return [Delta(text, self._choice)] if text else []
         start = self._shown.start
-        told = self._shown.take(tokens, len(shown))
+        ready = self._shown.feed(tokens, len(shown))
         if last:
-            told += self._shown.rest()
-        return [Delta(text, self._choice, told, start if told else 0)] if text or told else []
+            ready += self._shown.flush()
+        return [Delta(text, self._choice, ready, start if ready else 0)] if text or ready else []
 
 
-def in_one_piece(asked: TextRequest, choice: int, said: OutputPiece) -> list[Event]:
+def in_one_piece(request: TextRequest, choice: int, piece: OutputPiece) -> list[Event]:
     """Return the events of a choice that came in one piece."""
-    stops = StopFilter(asked.stop)
-    before = echo(asked, choice)
-    text = stops.take(said.text) + stops.rest()
+    stops = StopFilter(request.stop)
+    before = echo(request, choice)
+    text = stops.feed(piece.text) + stops.flush()
     likely = HeldTokens(len(before))
-    tokens = likely.take(said.tokens, len(text)) + (() if stops.hit else likely.rest())
+    tokens = likely.feed(piece.tokens, len(text)) + (() if stops.hit else likely.flush())
     delta = Delta(before + text, choice, tokens, len(before) if tokens else 0)
-    reason: Reason = "stop" if stops.hit else said.reason or "stop"
-    spent = said.usage or estimate_usage(asked, choice, said.text)
-    if said.calls:
+    reason: Reason = "stop" if stops.hit else piece.reason or "stop"
+    usage = piece.usage or estimate_usage(request, choice, piece.text)
+    if piece.calls:
         shown: list[Event] = [delta] if delta.text else []
-        return [*shown, *said.calls, End("tool_calls", choice), spent]
-    return [delta, End(reason, choice, stops.hit), spent]
+        return [*shown, *piece.calls, End("tool_calls", choice), usage]
+    return [delta, End(reason, choice, stops.hit), usage]
 
 
-def echo(asked: TextRequest, choice: int) -> str:
+def echo(request: TextRequest, choice: int) -> str:
     """Return the prompt if the caller wants it repeated before the text of a choice, else nothing."""
-    return asked.prompts[choice // asked.n] if asked.echo else ""
+    return request.prompts[choice // request.n] if request.echo else ""
 
 
-def estimate_usage(asked: TextRequest, choice: int, text: str) -> Usage:
+def estimate_usage(request: TextRequest, choice: int, text: str) -> Usage:
     """Estimate the usage of a choice."""
     return Usage(
-        estimate_prompt_tokens(asked, choice), estimated_tokens(len(text.encode())), estimated=True
+        estimate_prompt_tokens(request, choice),
+        estimated_tokens(len(text.encode())),
+        estimated=True,
     )
 
 
-def estimate_prompt_tokens(asked: TextRequest, choice: int) -> int:
+def estimate_prompt_tokens(request: TextRequest, choice: int) -> int:
     """Estimate the tokens of one choice's prompt: to count them takes the model's tokenizer."""
-    if asked.kind is not Kind.CHAT:
-        return estimated_tokens(len(asked.prompts[choice // asked.n].encode()))
-    return estimated_tokens(len(orjson.dumps(asked.messages)))
+    if request.kind is not Kind.CHAT:
+        return estimated_tokens(len(request.prompts[choice // request.n].encode()))
+    return estimated_tokens(len(orjson.dumps(request.messages)))

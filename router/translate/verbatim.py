@@ -54,14 +54,14 @@ def protocol_bit(dialect: str) -> int:
     return int(SPOKEN.get(dialect, 0))
 
 
-def accepts(said: Verbatim, service: Service) -> bool:
+def accepts(original: Verbatim, service: Service) -> bool:
     """Return whether the node of a replica passes this message on to it."""
-    return bool(service.abilities & protocol_bit(said.protocol))
+    return bool(service.abilities & protocol_bit(original.protocol))
 
 
-def format_header(said: Verbatim) -> str:
+def format_header(original: Verbatim) -> str:
     """Return the header that describes the message behind OpenAI's body."""
-    return f"{said.protocol} {said.call} {len(said.body)} {said.needs}".rstrip()
+    return f"{original.protocol} {original.call} {len(original.body)} {original.needs}".rstrip()
 
 
 def split_body(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
@@ -69,14 +69,14 @@ def split_body(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
 
     A message of an unknown protocol is left out: OpenAI's body says the same.
     """
-    said = _SAID.fullmatch(header)
-    size = int(said[3]) if said else 0
-    if said is None or not 0 < size < len(body):
+    match = _SAID.fullmatch(header)
+    size = int(match[3]) if match else 0
+    if match is None or not 0 < size < len(body):
         raise BadRequest(f"{VERBATIM} does not give the length of OpenAI's body")
-    protocol, call, _, needs = said.groups()
+    protocol, call, _, needs = match.groups()
     if protocol not in SPOKEN and needs:
         raise BadRequest(f"{protocol[:32]} is not known here", param=needs)
-    words = Verbatim(protocol, call, body[-size:], needs or "")
+    original = Verbatim(protocol, call, body[-size:], needs or "")
     if protocol in _JSON:
-        parse_json_object(words.body)
-    return body[:-size], words if protocol in SPOKEN else None
+        parse_json_object(original.body)
+    return body[:-size], original if protocol in SPOKEN else None

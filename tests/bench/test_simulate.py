@@ -83,7 +83,7 @@ def test_the_two_sides_of_a_split_differ_while_it_lasts() -> None:
     assert len(set(digests[:4])) == len(set(digests[4:])) == 1
     assert digests[0] != digests[9]
     assert all(
-        world.members[0].replica.pulses()[world.peer(other)].contact.value == "lost"
+        world.members[0].replica.member_health()[world.peer(other)].contact.value == "lost"
         for other in range(4, 10)
     )
 

@@ -261,7 +261,7 @@ async def test_a_node_that_returns_with_the_new_version_gets_shared_connections_
         await answered(place)
         await before.__aexit__()
         async with Served(at_once, port=before.port) as after:
-            place.let_go()
+            place.close_idle()
             await answered(place)
             await asyncio.gather(*(answered(place) for _ in range(20)))
             assert after.connections == 1
@@ -426,7 +426,7 @@ async def test_a_connection_that_is_let_go_of_gets_no_new_requests_and_ends_with
     endless = Endless()
     async with Served(endless) as node, node.place() as place:
         old: Reply = await place.ask(HEAD, b"")
-        place.let_go()
+        place.close_idle()
         assert await _asked(place) == b"done"
         assert node.connections == 2
         assert await old.read_some()

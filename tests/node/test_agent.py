@@ -47,7 +47,7 @@ async def test_a_registered_model_is_served_and_announced() -> None:
     agent = make(MemoryStore())
     await agent.register_model(worker("m"))
     assert [w.service.model for w in agent.workers] == ["m"]
-    assert agent._registry.own.services == (Service("p", "m"),)
+    assert agent._registry.own_record.services == (Service("p", "m"),)
 
 
 async def test_registering_a_project_replaces_its_whole_list_and_no_other() -> None:
@@ -100,7 +100,7 @@ async def test_a_registration_that_cannot_be_saved_changes_nothing() -> None:
     with pytest.raises(StoreUnavailable):
         await agent.unregister_project("p")
     assert {w.service.model for w in agent.workers} == {"a"}
-    assert agent._registry.own.services == (Service("p", "a"),)
+    assert agent._registry.own_record.services == (Service("p", "a"),)
 
 
 async def test_a_registration_that_does_not_fit_changes_nothing() -> None:
@@ -118,9 +118,9 @@ async def test_a_registration_that_does_not_fit_changes_nothing() -> None:
 async def test_repeating_a_registration_makes_no_new_version_of_the_record() -> None:
     agent = make(MemoryStore())
     await agent.register_model(worker("m"))
-    version = agent._registry.own.version
+    version = agent._registry.own_record.version
     await agent.register_model(worker("m"))
-    assert agent._registry.own.version == version
+    assert agent._registry.own_record.version == version
 
 
 async def test_an_unreadable_worker_in_the_store_is_left_alone() -> None:
@@ -196,7 +196,7 @@ async def test_rows_of_older_versions_get_abilities_and_are_stored_under_their_n
 
 
 def created(agent: Agent) -> dict[str, int]:
-    return {service.model: service.created for service in agent._registry.own.services}
+    return {service.model: service.created for service in agent._registry.own_record.services}
 
 
 async def test_a_worker_keeps_its_creation_time_until_it_is_unregistered() -> None:
@@ -210,7 +210,7 @@ async def test_a_worker_keeps_its_creation_time_until_it_is_unregistered() -> No
         "p", [worker("m", port=3), worker("n")], {worker("m", port=3): said}
     )
     assert created(agent) == {"m": 1_000, "n": 2_000}
-    assert agent._registry.own.services[0].context == 4096
+    assert agent._registry.own_record.services[0].context == 4096
     again = make(store, now=3_000.0)
     await again.restore()
     assert {w.service.model: w.service.created for w in again.workers} == {"m": 1_000, "n": 2_000}

@@ -126,14 +126,14 @@ async def test_a_model_of_a_node_that_drains_or_has_left_is_known_but_not_served
             row = {"project": "p", "model": "tiny"}
             await told(one.http.post("/api/v0/ai/model/unregister", json=row))
             await until(lambda: "tiny" not in known.catalog.offers)
-        await one.context.registry.stand(standing)
+        await one.context.registry.set_standing(standing)
         await until(lambda: known.presence(one.context.peer) == standing.value)
         async with two.http.post("/v1/chat/completions", json=ASKED) as response:
             assert response.status == (404 if unregistered else 503)
             assert ("retry-after" in response.headers) is not unregistered
         async with two.http.get("/v1/models/tiny") as response:
             assert response.status == 404
-        await one.context.registry.stand(Standing.SERVING)
+        await one.context.registry.set_standing(Standing.SERVING)
         await until(lambda: known.presence(one.context.peer) == "alive")
         status, _ = await told(two.http.post("/v1/chat/completions", json=ASKED))
         assert status == (404 if unregistered else 200)
@@ -146,10 +146,10 @@ async def test_a_request_of_a_node_whose_return_is_not_known_yet_waits_until_it_
         known = two.context.registry
         await until(lambda: "tiny" in known.catalog.offers)
         # The first node has not heard yet that the second is back.
-        await two.context.registry.stand(Standing.LEFT)
+        await two.context.registry.set_standing(Standing.LEFT)
         await until(lambda: one.context.registry.presence(two.context.peer) is Presence.LEFT)
         world.net.faults = Faults(lost=1.0)
-        await two.context.registry.stand(Standing.SERVING)
+        await two.context.registry.set_standing(Standing.SERVING)
         status, _ = await told(two.http.post("/v1/chat/completions", json=ASKED))
         assert status == 200
 
@@ -172,7 +172,7 @@ async def test_a_request_is_held_while_a_node_says_that_its_worker_may_soon_be_b
         catalog = asked.context.registry
         await until(lambda: len(catalog.catalog.offers.get("tiny", ())) == replicas)
         asking = asyncio.ensure_future(told(asked.http.post("/v1/chat/completions", json=ASKED)))
-        await until(lambda: any(n.context.router.held for n in (asked, *serving)))
+        await until(lambda: any(n.context.router.held_count for n in (asked, *serving)))
         async with running(port=ports[0]):
             assert (await asking)[0] == 200
 
@@ -285,11 +285,11 @@ async def test_no_request_fails_while_the_only_worker_is_restarted() -> None:
             letting.clear()
             await until(lambda: len(statuses) == asked)
         letting.set()
-        await until(lambda: one.context.router.held >= 20)
+        await until(lambda: one.context.router.held_count >= 20)
         down.set()
         async with running(port=port):
             await asyncio.wait(loads)
-            await until(lambda: not one.context.router.held)
+            await until(lambda: not one.context.router.held_count)
             await until(lambda: not one.context.router.in_flight)
     assert len(statuses) >= 100
     assert set(statuses) == {200}

@@ -157,7 +157,7 @@ async def test_a_bridge_that_ends_answers_its_kept_connections_once_more_and_tak
                 assert response.status == 200
                 assert response.headers.get("Connection", "kept") == said
                 await response.read()
-            await made.retire()
+            await made.stop_accepting()
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get("/v1/models")
 

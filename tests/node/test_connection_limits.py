@@ -9,7 +9,7 @@ from node.connection_limits import EVENTS, ConnectionCounts, ConnectionLimits
 
 @dataclass(eq=False)
 class Caller:
-    ends: float = inf
+    closes_at: float = inf
     open: bool = True
 
     def evict(self):
@@ -26,10 +26,8 @@ def test_busy_connections_are_never_closed_and_a_new_one_is_turned_away():
 
 
 def test_the_idle_connection_that_would_time_out_first_makes_room():
-    doors, callers = (
-        ConnectionLimits(3, 3, ConnectionCounts()),
-        [Caller(3.0), Caller(1.0), Caller(2.0)],
-    )
+    doors = ConnectionLimits(3, 3, ConnectionCounts())
+    callers = [Caller(3.0), Caller(1.0), Caller(2.0)]
     for caller in callers:
         doors.enter(caller, "a")
     assert doors.enter(Caller(), "a")
@@ -37,11 +35,9 @@ def test_the_idle_connection_that_would_time_out_first_makes_room():
 
 
 def test_the_address_with_most_connections_makes_room_for_other_addresses():
-    doors, few, many = (
-        ConnectionLimits(4, 4, ConnectionCounts()),
-        Caller(1.0),
-        [Caller(9.0) for _ in range(3)],
-    )
+    doors = ConnectionLimits(4, 4, ConnectionCounts())
+    few = Caller(1.0)
+    many = [Caller(9.0) for _ in range(3)]
     for caller, address in ((few, "honest"), *((caller, "slow") for caller in many)):
         doors.enter(caller, address)
     assert doors.enter(Caller(), "honest")

@@ -64,8 +64,8 @@ def test_a_way_in_that_is_off_is_not_named() -> None:
 @pytest.mark.parametrize("http", ["0.0.0.0:6100", "[::]:6100", "192.0.2.7:6100", "box.lan:6100"])
 def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(http: str) -> None:
     ways = found(http=http, keyless="everybody")
-    assert ways["HTTP (/v1, /api)"].open
-    assert ways["metrics"].open
+    assert ways["HTTP (/v1, /api)"].is_open
+    assert ways["metrics"].is_open
     line = exposure_warning(ways.values())
     assert line.startswith("HTTP (/v1, /api), metrics: open to callers on other machines")
     assert "--open machine" in line
@@ -82,7 +82,7 @@ def test_access_for_all_callers_is_warned_of_on_loopback_too() -> None:
 @pytest.mark.parametrize("keyless", ["machine", "nobody"])
 def test_keys_close_http_and_the_line_says_which_users_need_one(keyless: str) -> None:
     ways = found(http="0.0.0.0:6100", keyless=keyless)
-    assert not ways["HTTP (/v1, /api)"].open
+    assert not ways["HTTP (/v1, /api)"].is_open
     line = str(ways["HTTP (/v1, /api)"])
     assert "with a user's key" in line
     assert ("except users of this machine" in line) is (keyless == "machine")
@@ -90,22 +90,22 @@ def test_keys_close_http_and_the_line_says_which_users_need_one(keyless: str) ->
 
 
 def test_changes_need_the_control_token_when_other_machines_reach_the_node() -> None:
-    assert not found(http="0.0.0.0:6100")["changes"].open
+    assert not found(http="0.0.0.0:6100")["changes"].is_open
     assert "the control token" in str(found(http="0.0.0.0:6100")["changes"])
 
 
 def test_a_mesh_beyond_loopback_is_open_until_it_has_a_swarm_key_or_an_allow_list() -> None:
-    assert found(listen=PUBLIC)["mesh"].open
+    assert found(listen=PUBLIC)["mesh"].is_open
     assert "--swarm-key" in exposure_warning(found(listen=PUBLIC).values())
-    assert not found(listen=PUBLIC, swarm_key="swarm.key")["mesh"].open
-    assert not found(listen=PUBLIC, allow=(PEER,))["mesh"].open
+    assert not found(listen=PUBLIC, swarm_key="swarm.key")["mesh"].is_open
+    assert not found(listen=PUBLIC, allow=(PEER,))["mesh"].is_open
     assert exposure_warning(found(listen=PUBLIC, swarm_key="swarm.key").values()) == ""
 
 
 def test_the_link_asks_for_a_certificate_of_the_mesh() -> None:
     link = found(link="0.0.0.0:7000")["link"]
     assert link.who == EVERYBODY
-    assert not link.open
+    assert not link.is_open
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_each_service_for_strangers_is_warned_of_by_name(
     name: str, setting: str, way_out: str
 ) -> None:
     ways = found(listen=PUBLIC, **{setting: True})
-    assert ways[name].open
+    assert ways[name].is_open
     assert way_out in exposure_warning([ways[name]])
     closed = found(listen=PUBLIC, swarm_key="swarm.key", **{setting: True})
-    assert not closed[name].open
-    assert not found(**{setting: True})[name].open
+    assert not closed[name].is_open
+    assert not found(**{setting: True})[name].is_open
 
 
 def test_faces_over_grpc_are_ways_in_too_and_keys_close_them() -> None:
@@ -138,7 +138,7 @@ def test_faces_over_grpc_are_ways_in_too_and_keys_close_them() -> None:
 
     open_ways = ways()
     assert open_ways["gRPC (localai)"].who == HERE
-    assert open_ways["gRPC (remotellm)"].open
+    assert open_ways["gRPC (remotellm)"].is_open
     assert "gRPC (remotellm)" in exposure_warning(open_ways.values())
-    assert not ways(remotellm_keys="/k")["gRPC (remotellm)"].open
-    assert ways(localai_keys="/k")["gRPC (remotellm)"].open
+    assert not ways(remotellm_keys="/k")["gRPC (remotellm)"].is_open
+    assert ways(localai_keys="/k")["gRPC (remotellm)"].is_open

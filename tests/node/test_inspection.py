@@ -59,39 +59,39 @@ class Asking:
 
 def test_a_worker_is_asked_at_once_then_rarely_and_with_growing_pauses_while_it_is_silent() -> None:
     turns = InspectionSchedule()
-    assert turns.due([ONE, TWO], 0) == [ONE, TWO]
-    turns.asked(ONE, 0, answered=True)
+    assert turns.due_processes([ONE, TWO], 0) == [ONE, TWO]
+    turns.note_queried(ONE, 0, answered=True)
     pauses, now = [], 0.0
     for _ in range(8):
-        turns.asked(TWO, now, answered=False)
-        pauses.append(turns.wait(now))
-        assert turns.due([ONE, TWO], now + pauses[-1] - 0.1) == []
+        turns.note_queried(TWO, now, answered=False)
+        pauses.append(turns.seconds_until_due(now))
+        assert turns.due_processes([ONE, TWO], now + pauses[-1] - 0.1) == []
         now += pauses[-1]
-        assert turns.due([ONE, TWO], now) == [TWO]
+        assert turns.due_processes([ONE, TWO], now) == [TWO]
     assert (pauses[:2], pauses[-1]) == ([FIRST_PAUSE, 2 * FIRST_PAUSE], LONGEST_PAUSE)
-    assert turns.due([ONE], AGAIN) == [ONE]
+    assert turns.due_processes([ONE], AGAIN) == [ONE]
 
 
 def test_a_worker_that_is_no_longer_registered_is_forgotten() -> None:
     turns = InspectionSchedule()
-    turns.asked(ONE, 0, answered=True)
-    assert turns.due([], 1) == []
-    assert turns.wait(1) == AGAIN
-    assert turns.due([ONE], 2) == [ONE]
+    turns.note_queried(ONE, 0, answered=True)
+    assert turns.due_processes([], 1) == []
+    assert turns.seconds_until_due(1) == AGAIN
+    assert turns.due_processes([ONE], 2) == [ONE]
 
 
 async def test_one_process_is_asked_once_for_all_its_models() -> None:
     world = World()
     api = worker("a").api
     world.says[api] = SAID
-    told = await world.inspection.ask([worker("a"), worker("b"), worker("c", port=2)])
+    told = await world.inspection.query_reports([worker("a"), worker("b"), worker("c", port=2)])
     assert sorted(world.asked) == [api, worker("c", port=2).api]
     assert told == {worker("a"): SAID, worker("b"): SAID}
 
 
 async def test_at_most_a_fixed_number_of_workers_is_asked_at_once() -> None:
     world = World()
-    await world.inspection.ask([worker("a", port=n) for n in range(1, 100)])
+    await world.inspection.query_reports([worker("a", port=n) for n in range(1, 100)])
     assert len(world.asked) == 99
     assert world.most == AT_ONCE
 
@@ -105,7 +105,9 @@ async def test_a_worker_that_never_answers_or_cannot_be_asked_delays_no_other() 
         return SAID
 
     inspection = Inspection(make(MemoryStore()), Asking(describe), lambda: 0.0, within=0.05)
-    told = await inspection.ask([worker("slow"), worker("b", port=2), worker("odd", port=3)])
+    told = await inspection.query_reports(
+        [worker("slow"), worker("b", port=2), worker("odd", port=3)]
+    )
     assert told == {worker("b", port=2): SAID}
 
 
@@ -134,7 +136,7 @@ async def test_a_workers_description_is_announced_but_only_its_registration_is_s
     world = World()
     await world.agent.register_model(worker("m"), {worker("m"): SAID})
     known = Service("p", "m", context=4096, abilities=int(Ability.TEXT_IN))
-    assert world.agent._registry.own.services == (known,)
+    assert world.agent._registry.own_record.services == (known,)
     assert [w.service for w in world.agent.workers] == [known]
     assert [*world.agent.registered] == [worker("m")]
 
@@ -146,7 +148,7 @@ async def test_a_description_outlives_other_registrations_but_not_a_new_one_of_i
     assert [s.context for s in world.agent.workers.services()] == [4096, 0]
     await world.agent.register_model(worker("m", port=9))
     assert [s.context for s in world.agent.workers.services()] == [0, 0]
-    await world.agent.learn({worker("m"): SAID})
+    await world.agent.update_reports({worker("m"): SAID})
     assert [s.context for s in world.agent.workers.services()] == [0, 0]
 
 

@@ -51,7 +51,7 @@ class Watched(Registry):
         """Note the evidence."""
         self.shown.append(evidence)
 
-    def refresh(self, node) -> None:
+    def refresh_record(self, node) -> None:
         """Count the call."""
         self.refreshed += 1
 
@@ -67,7 +67,7 @@ class Quiet:
     def __init__(self, seconds: float = math.inf) -> None:
         self.seconds = seconds
 
-    def hears(self, _: PeerId, within: float) -> bool:
+    def has_heard(self, _: PeerId, within: float) -> bool:
         """Return whether something has come."""
         return self.seconds <= within
 
@@ -79,7 +79,7 @@ def test_a_node_whose_bytes_arrive_is_not_silent_though_its_answer_to_a_probe_is
     seconds: float, silent: bool
 ) -> None:
     class Unanswered(Watched):
-        def silent(self, node: PeerId) -> bool:
+        def is_silent(self, node: PeerId) -> bool:
             return node == THERE.peer
 
     registry = Unanswered()
@@ -92,7 +92,7 @@ def test_a_node_whose_bytes_arrive_is_not_silent_though_its_answer_to_a_probe_is
 def heard_at(now: float) -> Watched:
     registry = Watched()
     record = Record(THERE.peer, Version(1, 0), services=(LLAMA,))
-    registry.replica.learn(Signed(record, b"frame"), heard=now, now=now)
+    registry.replica.merge_record(Signed(record, b"frame"), heard_at=now, now=now)
     registry.replica.observe(THERE.peer, Evidence.ANSWERED, now)
     return registry
 

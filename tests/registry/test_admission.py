@@ -42,7 +42,7 @@ class Scene:
 def test_a_denied_peer_may_ask_nothing() -> None:
     scene = Scene()
     with pytest.raises(LimitReached):
-        scene.admission.require(KEPT_OUT)
+        scene.admission.require_admitted(KEPT_OUT)
     assert scene.counters["kept_out"] == 1
 
 
@@ -51,10 +51,10 @@ def test_the_questions_of_each_peer_are_limited_separately(
 ) -> None:
     scene = Scene()
     for _ in range(int(QUESTIONS_AT_ONCE)):
-        scene.admission.require(LIAR)
+        scene.admission.require_admitted(LIAR)
     with caplog.at_level(logging.WARNING), pytest.raises(LimitReached):
-        scene.admission.require(LIAR)
-    scene.admission.require(FRIEND)
+        scene.admission.require_admitted(LIAR)
+    scene.admission.require_admitted(FRIEND)
     assert scene.counters["questions_refused"] == 1
     assert "asks too often" in caplog.text
 

@@ -4,5 +4,5 @@ from registry.bounded import put_newest
 def test_the_entry_that_was_put_longest_ago_is_evicted() -> None:
     held: dict[str, int] = {}
     for number, key in enumerate("abac"):
-        put_newest(held, key, number, most=2)
+        put_newest(held, key, number, limit=2)
     assert list(held.items()) == [("a", 2), ("c", 3)]

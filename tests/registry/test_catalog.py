@@ -42,16 +42,18 @@ def named(owner: Identity, name: str) -> Signed:
 def test_a_node_is_found_by_its_id_by_the_beginning_of_one_and_by_its_name() -> None:
     both = Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-1")])
     mine = (both.held[ME.peer].record,)
-    assert both.called(ME.peer) == both.called(ME.peer[:24]) == mine
-    assert {record.node for record in both.called(ME.peer[: len(ID_HEAD) + 1])} >= {ME.peer}
-    assert {record.node for record in both.called("gpu-1")} == {ME.peer, OTHER.peer}
-    assert Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-2")]).called("gpu-1") == mine
+    assert both.find_records(ME.peer) == both.find_records(ME.peer[:24]) == mine
+    assert {record.node for record in both.find_records(ME.peer[: len(ID_HEAD) + 1])} >= {ME.peer}
+    assert {record.node for record in both.find_records("gpu-1")} == {ME.peer, OTHER.peer}
+    assert (
+        Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-2")]).find_records("gpu-1") == mine
+    )
 
 
 def test_what_all_ids_have_in_common_and_the_empty_text_name_no_node() -> None:
     nameless = Catalog().merge([named(ME, "")])
     for text in ("", ID_HEAD, ID_HEAD[:4], ME.peer[:-1] + "x", ME.peer[4:]):
-        assert nameless.called(text) == ()
+        assert nameless.find_records(text) == ()
 
 
 def sets(catalog: Catalog) -> dict[str, set[Offer]]:
@@ -214,7 +216,7 @@ def test_changes_have_the_same_outcome_as_in_a_plain_map(steps: list[Any]) -> No
     parted, plain = nothing(), dict[int, int]()
     for put, drop in steps:
         before, kept = parted, dict(parted)
-        parted = parted.changed(put, drop)
+        parted = parted.with_changes(put, drop)
         plain = {key: value for key, value in plain.items() if key not in drop} | put
         assert dict(parted) == plain
         assert len(parted) == len(plain)
@@ -223,18 +225,18 @@ def test_changes_have_the_same_outcome_as_in_a_plain_map(steps: list[Any]) -> No
 
 @given(st.dictionaries(st.integers(), st.integers(), min_size=1))
 def test_every_key_is_found_and_no_other(entries: dict[int, int]) -> None:
-    parted = nothing().changed(entries)
+    parted = nothing().with_changes(entries)
     assert all(parted[key] == value for key, value in entries.items())
     assert parted.get(max(entries) + 1) is None
 
 
 def test_a_change_makes_its_own_part_anew_and_shares_the_others() -> None:
-    before = nothing().changed({1: 1, 2: 2})
-    after = before.changed({5: 5})
+    before = nothing().with_changes({1: 1, 2: 2})
+    after = before.with_changes({5: 5})
     fresh = [number for number in range(PARTS) if after.parts[number] is not before.parts[number]]
     assert fresh == [1]
 
 
 def test_without_a_change_the_map_stays_the_same_object() -> None:
-    before = nothing().changed({1: 1})
-    assert before.changed({}) is before
+    before = nothing().with_changes({1: 1})
+    assert before.with_changes({}) is before

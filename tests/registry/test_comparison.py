@@ -71,7 +71,7 @@ async def test_a_peer_that_is_wanted_twice_is_asked_once() -> None:
     scene = Scene()
     await scene.start()
     for _ in range(5):
-        scene.comparing.want(B.peer)
+        scene.comparing.schedule(B.peer)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(scene.comparing.run())
         await until(lambda: scene.asked[B.peer])
@@ -83,8 +83,8 @@ async def test_a_peer_that_is_wanted_twice_is_asked_once() -> None:
 async def test_a_newer_record_is_fetched_from_its_owner_or_else_from_any_peer() -> None:
     scene = Scene()
     await scene.start()
-    scene.comparing.fetch(C.peer, Version(1, 1))
-    scene.comparing.fetch(PeerId("somebody else"), Version(1, 1))
+    scene.comparing.fetch_record(C.peer, Version(1, 1))
+    scene.comparing.fetch_record(PeerId("somebody else"), Version(1, 1))
     async with asyncio.TaskGroup() as group:
         running = group.create_task(scene.comparing.run())
         await until(lambda: scene.asked == {B.peer: 1, C.peer: 1})
@@ -100,12 +100,12 @@ async def test_a_node_that_a_request_found_changed_is_asked_at_once_and_no_more_
     async with asyncio.TaskGroup() as group:
         running = group.create_task(scene.comparing.run())
         for _ in range(20):
-            scene.comparing.refresh(B.peer)
-            scene.comparing.refresh(C.peer)
+            scene.comparing.refresh_record(B.peer)
+            scene.comparing.refresh_record(C.peer)
             await asyncio.sleep(0)
         await until(lambda: scene.asked == {B.peer: 1, C.peer: 1})
         scene.now = REFRESH
-        scene.comparing.refresh(C.peer)
+        scene.comparing.refresh_record(C.peer)
         await until(lambda: scene.asked == {B.peer: 1, C.peer: 2})
         running.cancel()
     await scene.mesh.stop()
@@ -117,13 +117,13 @@ async def test_a_peer_that_has_no_record_as_new_as_it_claims_offends(said: int) 
     await scene.start()
     for sequence in range(1, said + 1):
         record = Record(C.peer, Version(1, sequence))
-        scene.replica.learn(wire.encode_record(record, C), heard=0.0, now=0.0)
+        scene.replica.merge_record(wire.encode_record(record, C), heard_at=0.0, now=0.0)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(scene.comparing.run())
-        scene.comparing.fetch(C.peer, Version(1, 2))
+        scene.comparing.fetch_record(C.peer, Version(1, 2))
         await until(lambda: scene.counters["syncs"] + scene.counters["syncs_failed"])
         # B did not claim anything; it was merely compared with.
-        scene.comparing.want(B.peer)
+        scene.comparing.schedule(B.peer)
         await until(lambda: scene.asked[B.peer])
         running.cancel()
     assert scene.offenders == ([] if said == 2 else [C.peer])
@@ -138,11 +138,11 @@ async def test_claims_of_unconnected_nodes_share_a_few_fetches_and_a_connected_o
     async with asyncio.TaskGroup() as group:
         running = group.create_task(scene.comparing.run())
         for number in range(20):
-            scene.comparing.fetch(PeerId(f"somebody {number}"), Version(1, 1))
+            scene.comparing.fetch_record(PeerId(f"somebody {number}"), Version(1, 1))
             await until(partial(scene.have_asked, min(number + 1, FETCHES_AT_ONCE)))
         assert scene.asked.total() == FETCHES_AT_ONCE
         # A connected node has an allowance of its own.
-        scene.comparing.fetch(C.peer, Version(1, 1))
+        scene.comparing.fetch_record(C.peer, Version(1, 1))
         await until(lambda: scene.asked[C.peer])
         running.cancel()
     await scene.mesh.stop()

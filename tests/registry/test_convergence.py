@@ -221,7 +221,7 @@ class Convergence(RuleBasedStateMachine):
         for machine in self.machines:
             for other in self.machines:
                 record = machine.replica.catalog.held[other.identity.peer].record
-                assert record == other.replica.own
+                assert record == other.replica.own_record
                 assert record.services == other.served
 
     def settle(self) -> None:

@@ -49,7 +49,7 @@ class World:
         self.now = 0.0
         self.mesh = RelayedMesh()
         ours, theirs = replica(OURS, f"/ip4/192.0.2.5/tcp/1/p2p/{OWN}"), replica(THEIRS, *mesh)
-        ours.learn(theirs.catalog.held[THERE], heard=0.0, now=0.0)
+        ours.merge_record(theirs.catalog.held[THERE], heard_at=0.0, now=0.0)
         self.ours = ours
         self.direct_dial = DirectDial(self.mesh, ours, now=lambda: self.now)
 
@@ -63,23 +63,23 @@ def replica(owner: Identity, *mesh: str) -> Replica:
 
 async def test_a_peers_own_addresses_are_dialled_beside_the_relay_and_no_others() -> None:
     world = World(LOOPBACK, DIRECT, RELAYED, f"/ip4/192.0.2.7/tcp/1/p2p/{RELAY}")
-    await world.direct_dial.look()
+    await world.direct_dial.dial_due()
     assert world.mesh.dialled == [DIRECT]
 
 
 async def test_an_address_that_does_not_answer_is_left_alone_longer_each_time() -> None:
     world = World(DIRECT)
     for world.now in (0.0, 14.0, 15.0, 44.0, 45.0):
-        await world.direct_dial.look()
+        await world.direct_dial.dial_due()
     assert world.mesh.dialled == [DIRECT] * 3
 
 
 async def test_once_there_is_a_direct_connection_nothing_is_dialled_any_more() -> None:
     world = World(DIRECT)
     world.mesh.reachable = True
-    await world.direct_dial.look()
+    await world.direct_dial.dial_due()
     world.now = 1000.0
-    await world.direct_dial.look()
+    await world.direct_dial.dial_due()
     assert world.mesh.dialled == [DIRECT]
 
 
@@ -94,8 +94,8 @@ async def test_relayed_peers_with_ever_new_addresses_delay_no_other() -> None:
         for other, theirs in zip(others, replicas, strict=True):
             new = tuple(f"/ip4/192.0.2.1/tcp/{look}{n}/p2p/{other.peer}" for n in range(AT_ONCE))
             theirs.announce(float(look), reach=Reach(mesh=new))
-            world.ours.learn(theirs.catalog.held[other.peer], heard=0.0, now=0.0)
-        await world.direct_dial.look()
+            world.ours.merge_record(theirs.catalog.held[other.peer], heard_at=0.0, now=0.0)
+        await world.direct_dial.dial_due()
         world.now += 1.0
     assert len(world.mesh.dialled) == 2 * AT_ONCE
     assert world.mesh.dialled[AT_ONCE] == DIRECT

@@ -18,7 +18,7 @@ def voice(*, epoch: int = 1) -> OwnRecord:
 
 def speaking(*, epoch: int = 1) -> OwnRecord:
     one = voice(epoch=epoch)
-    one.speak(one.own, 0.0)
+    one.sign_next_version(one.own, 0.0)
     return one
 
 
@@ -32,7 +32,7 @@ def test_a_node_that_has_announced_nothing_publishes_nothing() -> None:
 
 def test_a_record_gets_the_next_version_and_is_published_after_the_burst() -> None:
     one = voice(epoch=7)
-    signed = one.speak(one.own, 0.0)
+    signed = one.sign_next_version(one.own, 0.0)
     assert signed.record.version == Version(7, 1)
     assert signed in said(one, SETTINGS.coalesce)
 
@@ -42,7 +42,7 @@ def test_the_next_heartbeat_is_due_by_the_size_of_the_mesh_as_it_is_now() -> Non
     assert len(said(one, 1.0)) == 2
     # Due a minute later in the mesh of one that it was; ten minutes in the mesh of fifty that it turned out to be.
     assert one.tick(2.0, rarity=10.0) == []
-    assert one.due() == 1.0 + 10 * SETTINGS.heartbeat
+    assert one.next_due() == 1.0 + 10 * SETTINGS.heartbeat
     assert one.tick(1.0 + 2 * SETTINGS.heartbeat, rarity=10.0) == []
     assert len(one.tick(1.0 + 2 * SETTINGS.heartbeat, rarity=2.0)) == 1
 
@@ -50,7 +50,7 @@ def test_the_next_heartbeat_is_due_by_the_size_of_the_mesh_as_it_is_now() -> Non
 def test_a_heartbeat_out_of_turn_is_not_put_off_by_a_growing_mesh() -> None:
     one = speaking()
     said(one, 1.0)
-    one.schedule_heartbeat(2.0, at=3.0)
+    one.schedule_heartbeat(2.0, due_at=3.0)
     assert len(one.tick(3.0, rarity=50.0)) == 1
 
 
@@ -64,7 +64,7 @@ def test_a_draft_changes_what_is_given_and_nothing_else() -> None:
 def test_a_record_after_a_step_past_a_version_is_newer_than_that_version() -> None:
     one = speaking()
     one.step_past(Version(9, 9))
-    assert one.speak(one.own, 1.0).record.version > Version(9, 9)
+    assert one.sign_next_version(one.own, 1.0).record.version > Version(9, 9)
     one.step_past(Version(1, 1))
     assert one.own.version > Version(9, 9)
 
@@ -74,10 +74,10 @@ LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
 
 def test_a_load_takes_the_next_beat_number_and_names_replicas_by_their_place() -> None:
     one = voice()
-    one.speak(one.draft(services=[QWEN, LLAMA], reach=None, standing=None), 0.0)
+    one.sign_next_version(one.draft(services=[QWEN, LLAMA], reach=None, standing=None), 0.0)
     [*_, heartbeat] = said(one, SETTINGS.coalesce)
     assert isinstance(heartbeat, Heartbeat)
-    [publish] = one.report({LLAMA: Load(3)}, 1.0)
+    [publish] = one.publish_load({LLAMA: Load(3)}, 1.0)
     assert isinstance(publish, Publish)
     rows = ((1, Load(3)),)
     expected = LoadNote(A.peer, one.own.version, heartbeat.beat + 1, rows)
@@ -86,14 +86,14 @@ def test_a_load_takes_the_next_beat_number_and_names_replicas_by_their_place() -
 
 def test_no_load_is_reported_before_the_record_that_names_the_replicas_is_published() -> None:
     one = voice()
-    assert one.report({LLAMA: Load(3)}, 0.0) == []
-    one.speak(one.draft(services=[LLAMA], reach=None, standing=None), 0.0)
-    assert one.report({LLAMA: Load(3)}, 0.0) == []
+    assert one.publish_load({LLAMA: Load(3)}, 0.0) == []
+    one.sign_next_version(one.draft(services=[LLAMA], reach=None, standing=None), 0.0)
+    assert one.publish_load({LLAMA: Load(3)}, 0.0) == []
     said(one, SETTINGS.coalesce)
-    assert one.report({LLAMA: Load(3)}, SETTINGS.coalesce)
+    assert one.publish_load({LLAMA: Load(3)}, SETTINGS.coalesce)
 
 
 def test_no_load_is_reported_of_a_replica_that_the_record_does_not_name() -> None:
     one = speaking()
     said(one, SETTINGS.coalesce)
-    assert one.report({LLAMA: Load(3)}, 1.0) == []
+    assert one.publish_load({LLAMA: Load(3)}, 1.0) == []

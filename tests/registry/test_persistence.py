@@ -24,7 +24,7 @@ class Faulty(MemoryStore):
 
     async def write(self, *changes: Change) -> None:
         if self.away:
-            raise StoreUnavailable("/the/store is away", told="it is away")
+            raise StoreUnavailable("/the/store is away", public_reason="it is away")
         self.writes += 1
         await super().write(*changes)
         if self.mute:
@@ -33,7 +33,7 @@ class Faulty(MemoryStore):
 
     async def read(self, space: Space):
         if self.away:
-            raise StoreUnavailable("/the/store is away", told="it is away")
+            raise StoreUnavailable("/the/store is away", public_reason="it is away")
         return await super().read(space)
 
     def forget(self) -> None:
@@ -66,7 +66,7 @@ async def holds_record(store: Faulty) -> bool:
 
 async def test_a_change_is_written(running):
     store, kept = running
-    kept.note(RECORD)
+    kept.queue_change(RECORD)
     await until(lambda: holds_record(store))
 
 
@@ -95,7 +95,7 @@ async def test_a_store_that_was_emptied_is_told_everything_again(running):
 async def test_a_change_that_could_not_be_written_is_written_when_the_store_is_back(running):
     store, kept = running
     store.away = True
-    kept.note(RECORD)
+    kept.queue_change(RECORD)
     await asyncio.sleep(0.02)
     store.away = False
     await until(lambda: holds_record(store))

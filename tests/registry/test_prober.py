@@ -43,7 +43,7 @@ class Party:
             counters=self.counters,
         )
 
-    def want(self, peer: PeerId) -> None:
+    def schedule(self, peer: PeerId) -> None:
         """Take the place of the comparison."""
         self.differing.append(peer)
 
@@ -60,7 +60,7 @@ class Party:
         await self.mesh.start(self.answer, no_pipes)
 
     def contact(self, node: PeerId) -> Status:
-        return self.replica.pulses()[node].contact
+        return self.replica.member_health()[node].contact
 
     async def look_for(self, node: PeerId, why: Evidence = Evidence.PARTED) -> None:
         """Perform the rounds of probes of one doubt, for as long as there is a doubt."""
@@ -86,7 +86,7 @@ async def three(net: MemoryNet) -> AsyncIterator[list[Party]]:
         for other in parties:
             if other is not one:
                 word = other.replica.catalog.held[other.replica.peer]
-                one.replica.learn(word, heard=now, now=now)
+                one.replica.merge_record(word, heard_at=now, now=now)
                 one.replica.observe(other.replica.peer, Evidence.LINKED, now)
     yield parties
     for one in parties:
@@ -97,7 +97,7 @@ async def three(net: MemoryNet) -> AsyncIterator[list[Party]]:
 async def test_a_living_node_answers_and_the_doubt_is_over(three: list[Party]) -> None:
     a = three[0]
     await a.look_for(B.peer)
-    assert a.replica.pulses()[B.peer].why is Evidence.ANSWERED
+    assert a.replica.member_health()[B.peer].why is Evidence.ANSWERED
     assert a.differing == []
 
 
@@ -114,7 +114,7 @@ async def test_a_node_that_answers_no_other_is_lost_and_its_connection_is_cut(
     a, b, _ = three
     # A frozen process takes no new connection either.
     b.replica.announce(1.0, reach=Reach())
-    a.replica.learn(b.replica.catalog.held[B.peer], heard=0.0, now=0.0)
+    a.replica.merge_record(b.replica.catalog.held[B.peer], heard_at=0.0, now=0.0)
     b.thawed.clear()
     await a.look_for(B.peer)
     assert a.contact(B.peer) is Status.LOST
@@ -154,7 +154,7 @@ async def test_a_node_that_answers_only_others_is_unreachable_and_its_connection
     b.mesh._answer = deaf_to_a
     await a.look_for(B.peer)
     assert a.replica.presence(B.peer) is Presence.UNREACHABLE
-    assert a.replica.pulses()[B.peer].why is Evidence.MISSED
+    assert a.replica.member_health()[B.peer].why is Evidence.MISSED
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
 
@@ -179,7 +179,7 @@ async def test_a_node_that_is_not_connected_to_us_is_proven_through_helpers_with
     a = three[0]
     net.cut(A.peer, B.peer)
     await a.look_for(B.peer)
-    assert a.replica.pulses()[B.peer].why is Evidence.PROVEN
+    assert a.replica.member_health()[B.peer].why is Evidence.PROVEN
     assert a.replica.presence(B.peer) is Presence.ALIVE
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
@@ -191,7 +191,7 @@ async def test_a_node_that_is_not_connected_to_any_node_is_dialled(
     net.cut(A.peer, B.peer)
     net.cut(C.peer, B.peer)
     await a.look_for(B.peer)
-    assert a.replica.pulses()[B.peer].why is Evidence.ANSWERED
+    assert a.replica.member_health()[B.peer].why is Evidence.ANSWERED
     assert B.peer in [c.peer for c in a.mesh.connections()]
 
 
@@ -287,7 +287,7 @@ async def test_a_malformed_challenge_is_refused(three: list[Party], question: by
 async def test_probes_that_the_node_has_no_time_for_are_dropped(three: list[Party]) -> None:
     a = three[0]
     for _ in range(1_000):
-        a.probing.want(B.peer)
+        a.probing.schedule(B.peer)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(a.probing.run())
         await until(a.probing._queue.empty)

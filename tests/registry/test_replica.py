@@ -131,7 +131,7 @@ def test_parts_of_the_record_that_an_announcement_does_not_name_stay() -> None:
     reach = Reach(links=("10.0.0.1:6100",))
     one.announce(1.0, reach=reach)
     one.announce(2.0, standing=Standing.DRAINING)
-    assert (one.own.services, one.own.reach, one.own.standing) == (
+    assert (one.own_record.services, one.own_record.reach, one.own_record.standing) == (
         (LLAMA,),
         reach,
         Standing.DRAINING,
@@ -148,26 +148,26 @@ def test_the_agent_is_part_of_the_next_record() -> None:
 @pytest.mark.parametrize("services", [2_001, 1_999])
 def test_services_that_do_not_fit_a_record_change_nothing(services: int) -> None:
     one = serving(A, LLAMA)
-    before = one.own, one.catalog, one.due()
+    before = one.own_record, one.catalog, one.next_due()
     many = [Service("p" * 250, f"model-{n}") for n in range(services)]
     with pytest.raises(LimitReached):
-        one.fits(many)
+        one.require_fit(many)
     with pytest.raises(LimitReached):
         one.announce(1.0, services=many)
-    assert (one.own, one.catalog, one.due()) == before
+    assert (one.own_record, one.catalog, one.next_due()) == before
 
 
 def test_a_record_that_other_nodes_would_refuse_is_not_announced() -> None:
     one = serving(A, LLAMA)
     with pytest.raises(LimitReached):
         one.announce(1.0, services=[LLAMA, LLAMA])
-    assert one.own.services == (LLAMA,)
+    assert one.own_record.services == (LLAMA,)
 
 
 def test_a_machine_with_many_addresses_announces_as_many_as_a_record_carries() -> None:
     one = replica(A)
     one.announce(0.0, reach=Reach(mesh=tuple(f"/ip4/10.0.0.{n}/tcp/1" for n in range(40))))
-    assert len(one.own.reach.mesh) == wire.MAX_ADDRESSES
+    assert len(one.own_record.reach.mesh) == wire.MAX_ADDRESSES
     wire.decode(own_word(one))
 
 
@@ -187,11 +187,11 @@ def test_nothing_happens_before_it_is_due() -> None:
     one.receive(own_word(other), 0.0)
     now = 0.0
     for _ in range(50):
-        due = one.due()
+        due = one.next_due()
         assert one.tick(due - 1e-6) == [] or due <= now
         now = max(now, due)
         assert one.tick(now) != []
-        assert one.due() > now
+        assert one.next_due() > now
 
 
 def test_leaving_and_draining_travel_at_once() -> None:
@@ -283,7 +283,7 @@ def test_our_own_older_records_and_heartbeats_change_nothing() -> None:
     one = serving(A, LLAMA, epoch=2)
     for old in (word(A, QWEN, at=(1, 7)), own_word(one), beat(A, 9, at=(1, 7))):
         assert one.receive(old, 1.0) == []
-    assert one.own.services == (LLAMA,)
+    assert one.own_record.services == (LLAMA,)
 
 
 def test_after_a_restored_backup_we_step_past_our_own_later_records_and_publish_what_holds() -> (
@@ -293,7 +293,7 @@ def test_after_a_restored_backup_we_step_past_our_own_later_records_and_publish_
     lost_life = word(A, QWEN, at=(7, 42))
     other.receive(lost_life, 0.0)
     one.receive(lost_life, 1.0)
-    assert one.own.version > Version(7, 42)
+    assert one.own_record.version > Version(7, 42)
     for frame in published(one.tick(2.0)):
         other.receive(frame, 2.0)
     assert other.catalog.held[A.peer].record.services == (LLAMA,)
@@ -315,7 +315,7 @@ def test_after_a_restored_backup_our_heartbeats_count_again() -> None:
 def test_a_heartbeat_of_ours_from_the_future_makes_us_step_past_it() -> None:
     one = serving(A, LLAMA)
     effects = one.receive(beat(A, 3, at=(9, 9)), 1.0)
-    assert one.own.version > Version(9, 9)
+    assert one.own_record.version > Version(9, 9)
     assert any(isinstance(effect, Persist) for effect in effects)
 
 
@@ -337,7 +337,7 @@ def test_the_first_record_after_a_restart_is_newer_than_what_the_store_kept_of_o
     one = replica(A, epoch=3)
     assert one.restore([word(A, LLAMA, at=(5, 5))], 0.0) == 0
     one.announce(0.0, services=[QWEN])
-    assert one.own.version > Version(5, 5)
+    assert one.own_record.version > Version(5, 5)
 
 
 # Hearing beats.
@@ -374,7 +374,7 @@ def test_an_older_heartbeat_that_comes_after_a_newer_one_does_not_count() -> Non
     one.receive(word(B, LLAMA), 0.0)
     one.receive(beat(B, 5), 1.0)
     one.receive(beat(B, 4), 9.0)
-    assert one.pulses()[B.peer].heard == 1.0
+    assert one.member_health()[B.peer].heard == 1.0
 
 
 def test_a_heartbeat_of_an_older_version_than_we_hold_proves_nothing() -> None:
@@ -425,7 +425,7 @@ def test_a_record_from_before_the_failure_does_not_clear_the_doubt() -> None:
     one.observe(B.peer, Evidence.FAILED, 10.0)
     later = wire.decode(word(B, QWEN, at=(1, 2)))
     assert isinstance(later, Signed)
-    one.learn(later, heard=5.0, now=11.0)
+    one.merge_record(later, heard_at=5.0, now=11.0)
     assert one.presence(B.peer) is Presence.SUSPECT
     assert one.catalog.held[B.peer].record.services == (QWEN,)
 
@@ -440,7 +440,7 @@ def test_a_record_that_is_a_lease_old_when_it_comes_does_not_make_its_node_alive
     one = serving(A)
     old = wire.decode(word(B, LLAMA))
     assert isinstance(old, Signed)
-    one.learn(old, heard=0.0, now=LEASE)
+    one.merge_record(old, heard_at=0.0, now=LEASE)
     assert one.presence(B.peer) is Presence.LOST
 
 
@@ -511,7 +511,7 @@ def test_dead_nodes_do_not_push_each_other_out_of_a_full_registry() -> None:
     dead = wire.decode(word(C))
     assert isinstance(dead, Signed)
     with pytest.raises(LimitReached):
-        one.learn(dead, heard=0.0, now=LEASE + 100.0)
+        one.merge_record(dead, heard_at=0.0, now=LEASE + 100.0)
     assert B.peer in one.catalog.held
 
 
@@ -571,7 +571,7 @@ def test_repeating_another_nodes_old_frames_does_not_silence_it() -> None:
         one.receive(beat(B, 1), 0.0)
     assert one.receive(new, 0.0) != []
     assert one.receive(beat(B, 2, at=(1, 2)), 0.0) == [Remember(B.peer, Version(1, 2), 2)]
-    assert one.pulses()[B.peer].beat == 2
+    assert one.member_health()[B.peer].beat == 2
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.5, 20.0])
@@ -583,12 +583,12 @@ def test_a_first_record_is_heard_however_low_the_rate(rate: float) -> None:
 def test_room_counts_free_places_and_those_of_lost_nodes() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     one.announce(0.0, services=[])
-    rooms = [one.room(None, 0.0)]
+    rooms = [one.room_for_strangers(None, 0.0)]
     for owner, now in zip((B, C), count(), strict=False):
         one.receive(word(owner), float(now))
-        rooms.append(one.room(None, float(now)))
+        rooms.append(one.room_for_strangers(None, float(now)))
     one.tick(LEASE + 1.0)
-    assert [*rooms, one.room(None, LEASE + 1.0)] == [2, 1, 0, 2]
+    assert [*rooms, one.room_for_strangers(None, LEASE + 1.0)] == [2, 1, 0, 2]
 
 
 # Doubts.
@@ -699,9 +699,9 @@ def test_a_load_that_counts_for_no_heartbeat_counts_for_nothing(frame: bytes) ->
     one = hearing_b()
     one.receive(load(B, 1), 2.0)
     one.receive(beat(B, 2), 2.0)
-    pulse = one.pulses()[B.peer]
+    pulse = one.member_health()[B.peer]
     assert taken(one.receive(frame, 3.0)) == []
-    assert one.pulses()[B.peer] == pulse
+    assert one.member_health()[B.peer] == pulse
 
 
 def test_a_load_of_a_record_that_we_do_not_hold_yet_makes_us_fetch_the_record() -> None:
@@ -741,7 +741,7 @@ def test_in_a_large_mesh_loads_are_reported_less_often() -> None:
         other = Identity(bytes([100 + n]) * 32)
         one.receive(word(other), 0.0)
     one.tick(SETTINGS.coalesce)
-    said = [bool(one.report({LLAMA: Load(1 + n % 2)}, 1.0 + n)) for n in range(20)]
+    said = [bool(one.publish_load({LLAMA: Load(1 + n % 2)}, 1.0 + n)) for n in range(20)]
     assert sum(said) == 4  # one in 25 / 5 seconds
 
 
@@ -752,7 +752,7 @@ def test_a_node_that_no_probe_reached_is_doubted_aloud_and_lost_after_the_time_o
     one.observe(B.peer, Evidence.PARTED, 10.0)
     one.tick(10.0)
     one.observe(B.peer, Evidence.UNREACHED, 10.1)
-    one.members.ended(B.peer, 10.1)
+    one.members.end_probe(B.peer, 10.1)
     said = published(one.tick(11.0))
     assert [wire.decode(frame) for frame in said] == [Doubt(A.peer, Version(1, 1), 2, B.peer)]
     assert one.presence(B.peer) is Presence.SUSPECT
@@ -812,7 +812,7 @@ def test_a_restored_backup_does_not_fall_silent_however_many_old_words_it_meets(
     assert not one.is_silenced
     one.receive(word(A, QWEN, at=(7, 990)), 200.0)
     assert own_word(one) in published(one.tick(300.0))
-    assert one.own.services == (LLAMA,)
+    assert one.own_record.services == (LLAMA,)
 
 
 # After a restart.
@@ -841,8 +841,8 @@ def test_a_node_that_a_peer_heard_lately_is_alive_after_our_restart_and_one_it_l
     one = replica(A, epoch=2)
     one.restore([word(B, LLAMA), word(C, LLAMA)], 100.0)
     assert one.wants_hearsay()
-    one.told(B.peer, 99.0, 100.0)
-    one.told(C.peer, 100.0 - LEASE, 100.0)
+    one.note_hearsay(B.peer, 99.0, 100.0)
+    one.note_hearsay(C.peer, 100.0 - LEASE, 100.0)
     assert one.presence(B.peer) is Presence.ALIVE
     assert one.presence(C.peer) is Presence.LOST
     assert sum(one.wants_hearsay() for _ in range(100)) < 10

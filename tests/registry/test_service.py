@@ -75,7 +75,7 @@ async def node(
     )
     await registry.restore()
     reach = Reach(mesh=(address_of(owner.peer),))
-    await registry.introduce(services=services, reach=reach, agent="test")
+    await registry.publish_first_record(services=services, reach=reach, agent="test")
     await registry.start(serve)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(registry.run())
@@ -173,9 +173,9 @@ async def test_draining_and_leaving_are_seen_at_once() -> None:
     net = MemoryNet()
     async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
         await until(lambda: offers(b, "llama"))
-        await a.stand(Standing.DRAINING)
+        await a.set_standing(Standing.DRAINING)
         await until(lambda: b.presence(A.peer) is Presence.DRAINING)
-        await a.stand(Standing.LEFT)
+        await a.set_standing(Standing.LEFT)
         await until(lambda: b.presence(A.peer) is Presence.LEFT)
         assert offers(b, "llama")
 
@@ -184,9 +184,9 @@ async def test_a_revocation_by_a_node_is_known_elsewhere_at_once() -> None:
     net, taken_back = MemoryNet(), (Revocation("0f" * 16, 1_800_000_000),)
     async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
         await until(lambda: offers(b, "llama"))
-        await a.take_back(taken_back)
+        await a.publish_revocations(taken_back)
         await until(lambda: b.catalog.held[A.peer].record.revoked == taken_back)
-        await a.stand(Standing.DRAINING)
+        await a.set_standing(Standing.DRAINING)
         await until(lambda: b.presence(A.peer) is Presence.DRAINING)
         assert b.catalog.held[A.peer].record.revoked == taken_back
 
@@ -248,7 +248,7 @@ async def test_the_last_record_of_a_node_is_saved_when_it_stops() -> None:
     store = MemoryStore()
     async with node(MemoryNet(), A, store=store) as a:
         await a.announce([LLAMA])
-        await a.stand(Standing.LEFT)
+        await a.set_standing(Standing.LEFT)
     kept = await store.read(Space.RECORDS)
     assert kept[A.peer] == a.catalog.held[A.peer].frame
 
@@ -260,7 +260,7 @@ async def test_a_restarted_node_remembers_the_others_and_takes_none_for_living()
     async with node(net, A, store=store) as again:
         assert offers(again, "qwen") == {B.peer}
         assert again.presence(B.peer) is Presence.LOST
-        assert again.own.version.epoch > a.own.version.epoch
+        assert again.own_record.version.epoch > a.own_record.version.epoch
 
 
 async def test_epochs_rise_and_are_durable_before_they_are_used() -> None:
@@ -427,7 +427,7 @@ async def test_draining_and_leaving_are_seen_at_once_by_a_node_connected_only_vi
             (Standing.LEFT, Presence.LEFT),
         ):
             net.cut(A.peer, C.peer)
-            await a.stand(standing)
+            await a.set_standing(standing)
             await until(lambda seen=seen: c.presence(A.peer) is seen, within=1.0)
 
 
@@ -526,7 +526,9 @@ async def test_a_second_machine_with_our_key_is_reported_once_and_readiness_says
 
     async with node(net, A, LLAMA) as a, stranger(net, E, answer) as other:
         for sequence in range(10):
-            version = Version(a.own.version.epoch, a.own.version.sequence + 10 + sequence)
+            version = Version(
+                a.own_record.version.epoch, a.own_record.version.sequence + 10 + sequence
+            )
             await other.publish(wire.encode_record(Record(A.peer, version), A).frame)
             await asyncio.sleep(0)
         await until(lambda: "identity" in a.degraded_parts())
@@ -548,6 +550,6 @@ async def test_a_flood_of_bad_frames_is_counted_and_honest_nodes_are_heard() -> 
             await bad.publish(forged)
             if not a.counters["frames_in"] % 100:
                 await asyncio.sleep(0)
-        await until(lambda: a.counters["frames_in"] + a.mesh.dropped() >= 6_000)
+        await until(lambda: a.counters["frames_in"] + a.mesh.dropped_frames() >= 6_000)
         async with node(net, B, QWEN, bootstrap=(A,)) as b:
             await until(lambda: offers(a, "qwen") and offers(b, "llama"))

@@ -82,7 +82,7 @@ def replica(owner: Identity, *known: Signed, settings: RegistrySettings | None =
     one = Replica(owner, settings or RegistrySettings(), epoch=5, jitter=lambda: 0.5)
     for word in known:
         if word.record.node != owner.peer:
-            one.learn(word, heard=NOW, now=NOW)
+            one.merge_record(word, heard_at=NOW, now=NOW)
     return one
 
 
@@ -198,7 +198,7 @@ def test_records_that_one_exchange_cannot_carry_come_with_the_next_ones() -> Non
 def test_the_age_of_a_record_travels_so_that_a_long_dead_node_is_not_taken_for_living() -> None:
     one, other = replica(A), replica(B, say(C, LLAMA))
     exchange(one, honest(other, now=NOW + 10), now=50.0)
-    assert one.pulses()[C.peer].heard == pytest.approx(40.0)
+    assert one.member_health()[C.peer].heard == pytest.approx(40.0)
     late = replica(A)
     exchange(late, honest(other, now=NOW + RegistrySettings().lease + 1), now=50.0)
     assert late.presence(C.peer) is Presence.LOST
@@ -317,7 +317,7 @@ def test_an_absurd_age_is_no_proof_from_the_future_and_no_error(age: float) -> N
     one = replica(A)
     sync.answer(one, b"P" + batch(GOOD, age=age), NOW)
     assert C.peer in one.catalog.held
-    assert one.pulses()[C.peer].heard <= NOW
+    assert one.member_health()[C.peer].heard <= NOW
     if age != -1e30:
         assert one.presence(C.peer) is Presence.LOST
 

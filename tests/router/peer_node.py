@@ -70,11 +70,11 @@ class OverMesh:
         """Open a pipe within five seconds."""
         return await self.mesh.open_pipe(peer, timeout=5)
 
-    async def relayed(self, _: PeerId) -> bool:
+    async def connects_through_relay(self, _: PeerId) -> bool:
         """Return the configured answer."""
         return self.through_relays
 
-    def cut_off(self, _: PeerId) -> bool:
+    def is_cut_off(self, _: PeerId) -> bool:
         """Return False: no peer is cut off."""
         return False
 
@@ -205,8 +205,8 @@ def router_of(links: Links, workers: Workers, identity: Identity) -> Router:
         FewChoices(),
         links.settings,
         lambda: 0.0,
-        chance=lambda: 0.5,
-        crew=links.crew,
+        random=lambda: 0.5,
+        tasks=links.crew,
         lingering=links.lingering,
     )
 

@@ -32,7 +32,7 @@ class Office(AttemptContext):
 
         super().__init__(Ledger(LoneWorld(OWN.peer), QUICK, now=now, random=lambda: 0.5), now)
 
-    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+    def send(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         assert self._put is not None
         return self._put(attempt)
 
@@ -128,7 +128,7 @@ async def test_a_caller_that_left_in_the_middle_does_not_show_that_the_node_is_a
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
-    assert [(outcome.error, outcome.shows) for outcome in office.outcomes] == [(None, None)]
+    assert [(outcome.error, outcome.evidence) for outcome in office.outcomes] == [(None, None)]
 
 
 async def test_an_answer_read_to_its_end_shows_that_the_node_is_alive(office: Office) -> None:
@@ -138,4 +138,4 @@ async def test_an_answer_read_to_its_end_shows_that_the_node_is_alive(office: Of
 
     async with office.attempt(put):
         pass
-    assert [outcome.shows for outcome in office.outcomes] == [Evidence.ANSWERED]
+    assert [outcome.evidence for outcome in office.outcomes] == [Evidence.ANSWERED]

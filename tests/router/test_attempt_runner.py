@@ -34,11 +34,11 @@ async def test_a_request_sent_at_once_is_answered_in_one_piece(world: World) -> 
         reply = reply_of(first)
         assert first is not None
         assert sum(world.router.in_flight.values()) == 1
-        assert world.router.whole(first) is None
+        assert world.router.answer_if_complete(first) is None
         await until(lambda: reply.complete)
-        answer = world.router.whole(first)
+        answer = world.router.answer_if_complete(first)
         assert answer is not None
-        first.answered(answer)
+        first.record_answer(answer)
         first.end()
         assert b'"llama"' in answer.first
         assert answer.length == len(answer.first)
@@ -57,7 +57,7 @@ async def test_a_request_sent_at_once_is_retried_like_any_other(world: World) ->
             assert routed.attempts == 2
             assert b'"llama"' in await whole(routed.answer)
         assert (len(bad.received), len(good.received)) == (asked[0] + 1, asked[1] + 1)
-        assert world.router.whole(first) is None
+        assert world.router.answer_if_complete(first) is None
 
 
 class SlowWorld(World):
@@ -122,7 +122,7 @@ async def test_a_request_to_a_node_with_a_proven_way_is_sent_at_once() -> None:
         reply = reply_of(first)
         await until(lambda: reply.complete)
         assert first is not None
-        answer = world.router.whole(first)
+        answer = world.router.answer_if_complete(first)
         assert answer is not None
         assert (answer.route, b'"llama"' in answer.first) == (Route.DIRECT, True)
         first.end()

@@ -66,14 +66,14 @@ def scene() -> Iterator[Scene]:
 
 
 async def test_a_worker_with_a_free_slot_is_chosen_and_the_slot_not_yet_taken(scene: Scene) -> None:
-    [chosen], holds_slot = await scene.chooser.ordered(chat())
+    [chosen], holds_slot = await scene.chooser.choose(chat())
     assert (chosen.service, holds_slot) == (NARROW.service, False)
     assert scene.chooser.explain(chat()).ordered == (chosen,)
 
 
 async def test_a_request_that_waited_for_a_slot_holds_it(scene: Scene) -> None:
-    scene.ledger.count(NARROW.service)
-    waiting = asyncio.ensure_future(scene.chooser.ordered(chat()))
+    scene.ledger.count_slot(NARROW.service)
+    waiting = asyncio.ensure_future(scene.chooser.choose(chat()))
     await asyncio.sleep(0)
     assert [e.reason for e in scene.chooser.explain(chat()).excluded] == [Reason.FULL]
     scene.ledger.release(NARROW.service)
@@ -84,8 +84,8 @@ async def test_a_request_that_waited_for_a_slot_holds_it(scene: Scene) -> None:
 
 
 async def test_a_worker_unregistered_during_the_wait_is_not_chosen(scene: Scene) -> None:
-    scene.ledger.count(NARROW.service)
-    waiting = asyncio.ensure_future(scene.chooser.ordered(chat()))
+    scene.ledger.count_slot(NARROW.service)
+    waiting = asyncio.ensure_future(scene.chooser.choose(chat()))
     await asyncio.sleep(0)
     scene.serve()
     scene.ledger.release(NARROW.service)
@@ -99,15 +99,15 @@ async def test_a_request_waits_for_a_healthy_worker_rather_than_go_to_an_ejected
     scene.serve(NARROW, OTHER)
     for _ in range(TRIP):
         scene.books.begin(OTHER).end(WorkerFailed("no"))
-    scene.ledger.count(NARROW.service)
+    scene.ledger.count_slot(NARROW.service)
     with pytest.raises(NoCapacity):
-        await scene.chooser.ordered(replace(chat(), waits=False))
+        await scene.chooser.choose(replace(chat(), waits=False))
     scene.ledger.release(NARROW.service)
 
 
 async def test_a_name_that_no_replica_offers_is_unknown(scene: Scene) -> None:
     with pytest.raises(UnknownModel):
-        await scene.chooser.ordered(chat("llamma"))
+        await scene.chooser.choose(chat("llamma"))
 
 
 async def test_a_request_waits_for_a_quick_worker_rather_than_go_to_a_slow_one(
@@ -117,17 +117,17 @@ async def test_a_request_waits_for_a_quick_worker_rather_than_go_to_a_slow_one(
     for candidate, seconds in ((NARROW, 0.5), (OTHER, 8.0)):
         assert candidate.worker is not None
         times = scene.ledger.times.estimator(candidate.worker, Kind.CHAT)
-        times.take(seconds, kilobytes=0, tokens=0, concurrency=1)
+        times.record_answer(seconds, kilobytes=0, tokens=0, concurrency=1)
     scene.ledger.waiting.record_slot_time(chat().model, 0.5)
-    scene.ledger.count(NARROW.service)
-    waiting = asyncio.ensure_future(scene.chooser.ordered(chat()))
+    scene.ledger.count_slot(NARROW.service)
+    waiting = asyncio.ensure_future(scene.chooser.choose(chat()))
     await asyncio.sleep(0)
     scene.ledger.release(NARROW.service)
     [chosen], holds_slot = await waiting
     assert (chosen.service, holds_slot) == (NARROW.service, True)
     # With a long queue at the quick worker, the slow one would finish sooner.
     scene.ledger.waiting.record_slot_time(chat().model, 500.0)
-    [chosen], holds_slot = await scene.chooser.ordered(chat())
+    [chosen], holds_slot = await scene.chooser.choose(chat())
     assert (chosen.service, holds_slot) == (OTHER.service, False)
     scene.ledger.release(NARROW.service)
 
@@ -160,7 +160,7 @@ def chooser(world: LoneWorld, policy: str = "p2c") -> Chooser:
 async def test_of_many_replicas_a_few_are_inspected_and_all_get_their_turn() -> None:
     world = many()
     choice = chooser(world)
-    firsts = {(await choice.ordered(chat()))[0][0].node for _ in range(1_500)}
+    firsts = {(await choice.choose(chat()))[0][0].node for _ in range(1_500)}
     assert world.looked_at == 1_500 * LOOKED_AT
     assert len(firsts) > 190
 
@@ -168,20 +168,20 @@ async def test_of_many_replicas_a_few_are_inspected_and_all_get_their_turn() -> 
 @pytest.mark.parametrize("policy", ["session", "round_robin"])
 async def test_a_policy_that_needs_all_replicas_gets_all(policy: str) -> None:
     world = many()
-    assert len((await chooser(world, policy).ordered(chat()))[0]) == 200
+    assert len((await chooser(world, policy).choose(chat()))[0]) == 200
 
 
 async def test_all_replicas_are_inspected_if_few_of_those_drawn_are_healthy() -> None:
     world = many()
     alive = PeerId("n7")
     world.lost = frozenset(offer.node for offer in world.catalog.offers[MODEL]) - {alive}
-    [found], _ = await chooser(world).ordered(chat())
+    [found], _ = await chooser(world).choose(chat())
     assert found.node == alive
 
 
 async def test_a_pinned_replica_is_found_among_many() -> None:
     pinned = replace(chat(), pin=Pin(node=PeerId("n42")))
-    [found], _ = await chooser(many()).ordered(pinned)
+    [found], _ = await chooser(many()).choose(pinned)
     assert found.node == PeerId("n42")
     assert len(chooser(many()).explain(chat()).ordered) == 200
 
@@ -201,19 +201,19 @@ def test_the_offers_of_a_name_are_rebuilt_when_its_workers_or_records_have_chang
     world = many(3)
     world.workers = Workers.of([NARROW.worker])  # type: ignore[list-item]
     names = NameOffersCache(world, BoundedWorkers(world, Limits()))
-    found = names.of(chat())
+    found = names.offers_for(chat())
     assert [r.key[0] for r in found.all_replicas] == [OWN.peer, "n0", "n1", "n2"]
-    assert names.of(chat()) is found
+    assert names.offers_for(chat()) is found
     # A record that does not offer this name has changed.
     record = Record(PeerId("far"), Version(1, 0), services=(Service("p", "other"),))
     world.catalog = world.catalog.merge([Signed(record, b"far")])
-    assert names.of(chat()) is found
+    assert names.offers_for(chat()) is found
     world.catalog = many(4).catalog
-    assert len(names.of(chat()).all_replicas) == 5
-    others = names.of(chat(kind=Kind.BATCH)).all_replicas
+    assert len(names.offers_for(chat()).all_replicas) == 5
+    others = names.offers_for(chat(kind=Kind.BATCH)).all_replicas
     assert {r.unfit for r in others} == {Reason.OTHER_TYPE}
     world.workers = Workers()
-    assert len(names.of(chat()).all_replicas) == 4
+    assert len(names.offers_for(chat()).all_replicas) == 4
 
 
 def test_names_without_offers_take_no_room_in_the_cache() -> None:
@@ -222,8 +222,8 @@ def test_names_without_offers_take_no_room_in_the_cache() -> None:
     world = LoneWorld(OWN.peer, workers)
     names = NameOffersCache(world, BoundedWorkers(world, Limits()))
     for service in services:
-        assert len(names.of(chat(service.model)).all_replicas) == 1
-        assert names.of(chat(f"no-{service.model}")).all_replicas == []
+        assert len(names.offers_for(chat(service.model)).all_replicas) == 1
+        assert names.offers_for(chat(f"no-{service.model}")).all_replicas == []
     assert len(names._cached) == MAX_TABLES
     assert names._valid == names._cached
 
@@ -232,15 +232,15 @@ def test_the_total_number_of_cached_offers_is_bounded() -> None:
     world = many(5)
     names = NameOffersCache(world, BoundedWorkers(world, Limits()), most_offers=12)
     for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING):
-        found = names.of(chat(kind=kind))
-        assert names.of(chat(kind=kind)) is found
+        found = names.offers_for(chat(kind=kind))
+        assert names.offers_for(chat(kind=kind)) is found
     assert [kind for _, kind in names._cached] == [Kind.COMPLETION, Kind.EMBEDDING]
     # The same name with other offers counts once.
     world.catalog = many(7).catalog
-    assert len(names.of(chat(kind=Kind.EMBEDDING)).all_replicas) == 7
+    assert len(names.offers_for(chat(kind=Kind.EMBEDDING)).all_replicas) == 7
     assert [kind for _, kind in names._cached] == [Kind.COMPLETION, Kind.EMBEDDING]
     world.catalog = many(13).catalog
-    assert names.of(chat()) is names.of(chat())
+    assert names.offers_for(chat()) is names.offers_for(chat())
     assert [*names._cached] == [*names._valid] == [(MODEL, Kind.CHAT)]
     assert names._offers == 13
 
@@ -274,15 +274,15 @@ async def test_possible_holders_of_a_conversation_are_asked_once_and_the_holder_
     choice = chooser(world)
     nodes = [offer.node for offer in world.catalog.offers[MODEL]]
     for node in nodes:
-        choice._ledger.times.told.hear(node, (Service("p", MODEL), Kind.CHAT), READER)
+        choice._ledger.times.reported_times.record(node, (Service("p", MODEL), Kind.CHAT), READER)
     choice._questions = knowing = Knowing(nodes[3])
     for _ in range(3):
-        ordered, _ = await choice.ordered(talk())
+        ordered, _ = await choice.choose(talk())
         assert ordered[0].node == nodes[3]
         assert ordered[0].report is not None
     assert sorted(knowing.asked) == sorted(nodes)
-    await choice.ordered(talk(goes_on=False))
-    await choice.ordered(chat())
+    await choice.choose(talk(goes_on=False))
+    await choice.choose(chat())
     events = choice._ledger.events
     assert (events["replica_questions"], events["cache_found"]) == (len(nodes), 1)
 
@@ -291,20 +291,22 @@ async def test_a_request_proceeds_if_no_node_answers_the_question() -> None:
     world = many(5)
     choice = chooser(world)
     for offer in world.catalog.offers[MODEL]:
-        choice._ledger.times.told.hear(offer.node, (offer.service, Kind.CHAT), READER)
+        choice._ledger.times.reported_times.record(offer.node, (offer.service, Kind.CHAT), READER)
     choice._questions = Knowing(OWN.peer)
-    assert len((await choice.ordered(talk()))[0]) == 5
+    assert len((await choice.choose(talk()))[0]) == 5
 
 
 async def test_a_conversation_is_looked_for_at_the_same_few_replicas_and_its_last_reader() -> None:
     world = many()
-    looked_at = [{c.node for c in (await chooser(world).ordered(talk()))[0]} for _ in range(2)]
+    looked_at = [{c.node for c in (await chooser(world).choose(talk()))[0]} for _ in range(2)]
     assert len(looked_at[0] & looked_at[1]) >= LOOKED_AT // 2
     choice = chooser(world)
     reader = PeerId("n77")
-    choice._ledger.times.index.take((reader, Service("p", MODEL)), talk().prefixes, 0.0)
+    choice._ledger.times.prefix_index.record_read(
+        (reader, Service("p", MODEL)), talk().prefixes, 0.0
+    )
     for _ in range(20):
-        assert reader in {c.node for c in (await choice.ordered(talk()))[0]}
+        assert reader in {c.node for c in (await choice.choose(talk()))[0]}
 
 
 async def test_the_choice_is_among_the_replicas_that_were_asked() -> None:
@@ -312,10 +314,12 @@ async def test_the_choice_is_among_the_replicas_that_were_asked() -> None:
     choice = chooser(world)
     stale, service = Report(Load(0, slots=4), ours=0, at=-60.0), Service("p", MODEL)
     for offer in world.catalog.offers[MODEL]:
-        choice._ledger.times.told.hear(offer.node, (service, Kind.CHAT), ServiceTime(fixed=5.0))
-        choice._ledger.reports.hear(offer.node, service, stale)
+        choice._ledger.times.reported_times.record(
+            offer.node, (service, Kind.CHAT), ServiceTime(fixed=5.0)
+        )
+        choice._ledger.reports.record(offer.node, service, stale)
     choice._questions = knowing = Knowing(OWN.peer)
-    ordered, _ = await choice.ordered(chat())
+    ordered, _ = await choice.choose(chat())
     assert knowing.asked
     assert {*knowing.asked} <= {candidate.node for candidate in ordered}
 
@@ -328,12 +332,12 @@ async def test_the_only_replica_is_chosen_at_once_unless_something_speaks_agains
         [only] = choice.explain(asked).ordered
         assert choice.choose_now(replace(asked, pin=Pin(node=only.node))) == (only,)
         assert choice.choose_now(replace(asked, pin=Pin(cid="nobody's"))) is None
-        choice._ledger.retry_after.told(only.address, 1.0, 0.0)
+        choice._ledger.retry_after.record(only.address, 1.0, 0.0)
         assert choice.choose_now(asked) is None
-        choice._ledger.retry_after.told(only.address, 0.0, 0.0)
+        choice._ledger.retry_after.record(only.address, 0.0, 0.0)
         assert choice.choose_now(asked) == (only,)
         for _ in range(TRIP):
-            choice._ledger.health.show(only.address, Sign.FAILED, 0.0)
+            choice._ledger.circuits.record_sign(only.address, Sign.FAILED, 0.0)
         assert choice.choose_now(asked) is None
     theirs = many(1)
     assert chooser(theirs).choose_now(replace(chat(), own_only=True)) is None
@@ -359,28 +363,28 @@ async def test_the_only_replica_is_not_chosen_at_once_without_a_slot_or_image_in
 
 async def test_excluded_replicas_are_remembered_with_their_reasons(scene: Scene) -> None:
     scene.serve(NARROW, OTHER)
-    scene.ledger.count(NARROW.service)
+    scene.ledger.count_slot(NARROW.service)
     asked = chat()
     assert scene.chooser.choose_now(asked) is None
-    await scene.chooser.ordered(asked)
+    await scene.chooser.choose(asked)
     scene.ledger.release(NARROW.service)
-    [left] = scene.chooser.exclusions.of(asked.id)
+    [left] = scene.chooser.exclusions.excluded_for(asked.id)
     assert (left.candidate.service, left.reason) == (NARROW.service, Reason.FULL)
     # The worker has room again: the next choice excludes no replica, also for the same request.
-    await scene.chooser.ordered(replace(asked, id="another"))
-    assert scene.chooser.exclusions.of("another") == []
-    await scene.chooser.ordered(asked)
-    assert scene.chooser.exclusions.of(asked.id) == []
+    await scene.chooser.choose(replace(asked, id="another"))
+    assert scene.chooser.exclusions.excluded_for("another") == []
+    await scene.chooser.choose(asked)
+    assert scene.chooser.exclusions.excluded_for(asked.id) == []
 
 
 def test_exclusions_are_kept_for_the_newest_requests_and_a_few_replicas_each() -> None:
     found = Exclusions(most=2)
     left = tuple(Excluded(NARROW, Reason.LOST) for _ in range(MAX_EXCLUDED + 1))
     for number in range(3):
-        found.note(replace(chat(), id=str(number)), left)
+        found.record(replace(chat(), id=str(number)), left)
     # Another name of the same request is kept beside the first.
-    found.note(replace(chat("second"), id="2"), left[:1])
-    assert [len(found.of(str(number))) for number in range(3)] == [
+    found.record(replace(chat("second"), id="2"), left[:1])
+    assert [len(found.excluded_for(str(number))) for number in range(3)] == [
         0,
         MAX_EXCLUDED,
         MAX_EXCLUDED + 1,

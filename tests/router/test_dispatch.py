@@ -82,8 +82,8 @@ class World:
             AsListed(),
             self.links.settings,
             lambda: self.now,
-            chance=lambda: 0.5,
-            crew=self.links.crew,
+            random=lambda: 0.5,
+            tasks=self.links.crew,
             lender=self.lender,
         )
 
@@ -158,13 +158,13 @@ async def test_the_first_candidate_that_answers_is_used_and_every_attempt_is_rep
 async def test_the_load_of_a_worker_counts_forwarded_requests_too(world: World) -> None:
     async with running() as worker:
         world.serve(mine := own(worker.url, capacity=8))
-        assert world.router.busy() == {}
+        assert world.router.busy_loads() == {}
         for _ in range(2):
             async with world.router.answer(replace(chat(), own_only=True)) as routed:
                 assert routed.tally is not None
-                assert world.router.busy() == {mine.service: Load(1, slots=8, first=0.0)}
+                assert world.router.busy_loads() == {mine.service: Load(1, slots=8, first=0.0)}
                 await whole(routed.answer)
-        assert world.router.busy() == {}
+        assert world.router.busy_loads() == {}
 
 
 async def test_the_nodes_own_share_of_a_report_is_what_it_had_in_flight_on_arrival(
@@ -173,12 +173,12 @@ async def test_the_nodes_own_share_of_a_report_is_what_it_had_in_flight_on_arriv
     service = own("").service
     world.offer(FAR, service)
     world.router.in_flight.occupancies[FAR, service].change(2, now=0.0)
-    world.router.hear(FAR, {service: Load(5)})
+    world.router.record_loads(FAR, {service: Load(5)})
     world.router.in_flight.occupancies[FAR, service].change(-2, now=0.0)
     world.now += HALF_LIFE
     [candidate] = world.router.explain(chat()).ordered
     assert candidate.report == Reported(Load(5), ours=2, age=HALF_LIFE)
-    assert candidate.expected == 1.5
+    assert candidate.expected_requests == 1.5
 
 
 async def test_the_last_error_carries_the_number_of_attempts(world: World) -> None:

@@ -94,7 +94,7 @@ def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
         cut = len(events) if last else data.draw(st.integers(least, len(events)))
         before = going._written
         for each in events[:cut]:
-            sent += going.take(each)
+            sent += going.feed(each)
         left = left[going._written - before :]
         if cut == len(events):
             break
@@ -126,7 +126,7 @@ def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
 def died(*events: Event, **fields: object) -> tuple[ContinuedText, Resume | Finish | None]:
     going = stream(asked(**fields))
     for each in events:
-        going.take(each)
+        going.feed(each)
     return going, going.decide_continuation(ONE)
 
 
@@ -137,7 +137,7 @@ def words(count: int) -> list[Event]:
 def test_a_stream_that_does_not_break_is_unchanged() -> None:
     going = stream(asked())
     events = [Event(b": ping\r\n\r\n", b""), *part(asked(), WORDS, ident="a")]
-    assert [going.take(e) for e in events] == [e.raw for e in events]
+    assert [going.feed(e) for e in events] == [e.raw for e in events]
 
 
 def test_the_seam_names_both_nodes_and_the_characters_before_it() -> None:
@@ -186,7 +186,7 @@ def test_a_stream_that_broke_before_its_first_word_is_requested_again_unchanged(
 
 def test_an_error_event_of_the_worker_ends_its_part_and_is_not_passed_on() -> None:
     going = stream(asked())
-    assert going.take(event({"error": {"message": "engine is dead"}})) == b""
+    assert going.feed(event({"error": {"message": "engine is dead"}})) == b""
     assert isinstance(going.decide_continuation(ONE), Resume)
 
 
@@ -194,10 +194,10 @@ def test_the_number_of_seams_is_bounded() -> None:
     going = stream(asked())
     for _ in range(MOST_SEAMS):
         for said in words(1):
-            going.take(said)
+            going.feed(said)
         assert isinstance(going.decide_continuation(ONE), Resume)
     for said in words(1):
-        going.take(said)
+        going.feed(said)
     assert going.decide_continuation(ONE) is None
 
 
@@ -251,7 +251,7 @@ def test_a_stream_with_other_than_plain_text_is_passed_on_but_not_continued(
 ) -> None:
     going = stream(asked())
     odd = event({"choices": choices})
-    assert going.take(odd) == odd.raw
+    assert going.feed(odd) == odd.raw
     assert going.decide_continuation(ONE) is None
 
 
@@ -288,6 +288,6 @@ def test_only_text_streams_whose_callers_want_it_are_continued() -> None:
 def test_nonsense_in_a_stream_raises_nothing(lines: list[bytes]) -> None:
     going = stream(asked())
     for line in lines:
-        going.take(Event(line, line))
+        going.feed(Event(line, line))
     going.decide_continuation(ONE)
     going.seam_event(TWO)

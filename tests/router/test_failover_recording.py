@@ -28,10 +28,10 @@ EVENTS = st.one_of(
 
 def record(recording: Recording, sent: bytes) -> bytes:
     """Record what was sent, and return what had to be recorded in full."""
-    count, size = recording.take(sent)
+    count, size = recording.record_similar(sent)
     assert sent.count(b"\n\n", 0, size) == count
     if rest := sent[size:]:
-        recording.add(rest)
+        recording.record(rest)
     return rest
 
 
@@ -53,7 +53,7 @@ def test_a_recording_holds_everything_that_was_sent(sent: list[bytes], looks: bo
     rest = b""
     for one in sent:
         rest = record(recording, one) or rest
-    assert recording.whole() in (b"".join(sent), None)
+    assert recording.read_all() in (b"".join(sent), None)
     assert recording.newest.endswith(rest[-LARGE:])
 
 
@@ -61,7 +61,7 @@ def test_a_recording_holds_everything_that_was_sent(sent: list[bytes], looks: bo
 def test_similar_events_take_hardly_more_room_than_their_texts(texts: list[bytes]) -> None:
     sent = [EVENT % text for text in texts]
     recording = recorded(sent)
-    assert recording.whole() == b"".join(sent)
+    assert recording.read_all() == b"".join(sent)
     # The first events are kept in full, until two differ.
     apart = next((n for n, text in enumerate(texts) if n > 2 and text != texts[n - 1]), len(texts))
     assert kept(recording) <= 9 * len(texts) + (apart + 4) * len(EVENT)
@@ -87,29 +87,29 @@ def test_events_without_a_common_form_are_seldom_compared() -> None:
 def test_events_with_a_sign_or_an_odd_text_are_not_taken(text: bytes) -> None:
     recording = recorded([EVENT % b"%d" % number for number in range(9)], SIGN)
     before, odd, after = EVENT % b"a", EVENT % text, EVENT % b"b"
-    assert recording.take(odd) == (0, 0)
-    assert recording.take(before + odd + after, all_or_none=True) == (0, 0)
-    assert recording.take(before + before + odd + after) == (2, 2 * len(before))
-    assert recording.take(after, all_or_none=True) == (1, len(after))
+    assert recording.record_similar(odd) == (0, 0)
+    assert recording.record_similar(before + odd + after, all_or_none=True) == (0, 0)
+    assert recording.record_similar(before + before + odd + after) == (2, 2 * len(before))
+    assert recording.record_similar(after, all_or_none=True) == (1, len(after))
 
 
 def test_a_form_that_contains_a_sign_is_not_learnt() -> None:
     events = [EVENT.replace(b"choices", b"error") % b"%d" % number for number in range(9)]
-    assert recorded(events, SIGN).take(events[0]) == (0, 0)
-    assert recorded(events).take(events[0]) == (1, len(events[0]))
+    assert recorded(events, SIGN).record_similar(events[0]) == (0, 0)
+    assert recorded(events).record_similar(events[0]) == (1, len(events[0]))
 
 
 def test_a_recording_holds_eight_thousand_tokens() -> None:
     sent = [EVENT % str(number).encode() for number in range(8_000)]
     recording = recorded(sent)
-    assert recording.whole() == b"".join(sent)
+    assert recording.read_all() == b"".join(sent)
     assert len(recording._blocks) < MOST_KEPT / 4
 
 
 def test_an_incompressible_stream_beyond_the_limit_is_not_kept() -> None:
     draw = Random(1)
     recording = recorded([draw.randbytes(BLOCK) for _ in range(2 * MOST_KEPT // BLOCK)])
-    assert recording.whole() is None
+    assert recording.read_all() is None
     assert not recording._blocks
 
 

@@ -132,7 +132,7 @@ def told(
 ) -> float | None:
     for one in seconds:
         usual.record(model, kind, one)
-    return usual.slow(model, kind)
+    return usual.slow_latency(model, kind)
 
 
 def test_few_answers_give_no_usual_time() -> None:

@@ -199,7 +199,7 @@ async def test_a_node_that_begins_to_drain_releases_held_requests() -> None:
         loading(worker)
         world.serve(own(worker.url))
         asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(5)]
-        await until(lambda: world.router.held == 5)
+        await until(lambda: world.router.held_count == 5)
         world.draining = True
         await asyncio.wait(asking, timeout=NOTICED)
         assert [type(one.exception()) for one in asking] == [NobodyServes] * 5
@@ -215,7 +215,7 @@ async def test_the_total_size_of_held_bodies_is_limited() -> None:
             await world.ask(chat(body=b'{"model":"llama","x":"%b"}' % (b"x" * 2000)))
         assert world.router.events["holds_refused"] == 1
         asking = asyncio.ensure_future(world.ask(chat()))
-        await until(lambda: world.router.held == 1)
+        await until(lambda: world.router.held_count == 1)
         worker.fail()
         await asking
         world.router._held_requests._bytes -= MAX_HELD_BYTES - 1000

@@ -63,7 +63,7 @@ async def test_an_attempt_counts_from_its_start_to_its_end(
 
 
 async def test_a_slot_that_was_waited_for_is_not_counted_twice(books: Clocked) -> None:
-    books.ledger.count(OURS.service)
+    books.ledger.count_slot(OURS.service)
     attempt = books.begin(OURS, holds_slot=True)
     assert books.ledger.in_flight == {OURS.key: 1}
     attempt.end()
@@ -74,12 +74,12 @@ async def test_the_first_byte_of_an_own_worker_is_measured_and_another_nodes_loa
 ) -> None:
     attempt = books.begin(OURS)
     books.time += 0.25
-    assert attempt.answered(begun()).tally is not None
-    assert books.ledger.busy() == {OURS.service: Load(1, slots=2, first=0.25)}
+    assert attempt.record_answer(begun()).tally is not None
+    assert books.ledger.busy_loads() == {OURS.service: Load(1, slots=2, first=0.25)}
     attempt.end()
     attempt = books.begin(THEIRS)
-    assert attempt.answered(begun(load=Load(4))).tally is None
-    heard = books.ledger.reports.of(*THEIRS.key, now=books.time)
+    assert attempt.record_answer(begun(load=Load(4))).tally is None
+    heard = books.ledger.reports.newest(*THEIRS.key, now=books.time)
     assert heard is not None
     assert (heard.load, heard.ours) == (Load(4), 1)
     attempt.end()
@@ -102,7 +102,7 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(
     def attempt(error: WorkerFailed | WorkerBusy | AnswerBroken, answer: Answer | None) -> None:
         made = books.begin(THEIRS)
         if answer is not None:
-            made.answered(answer)
+            made.record_answer(answer)
         made.end(error)
 
     for _ in range(2 * TRIP):
@@ -118,7 +118,7 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(
 
 def row(ledger: Ledger, request: Request, candidate: Candidate) -> Candidate:
     """Return a replica with the ledger's knowledge of it."""
-    [known] = ledger.rows(request, [OfferedReplica(candidate)])
+    [known] = ledger.candidates(request, [OfferedReplica(candidate)])
     return known
 
 
@@ -133,7 +133,7 @@ def answer(
     """Have the node's own worker answer in two seconds, and return its service time."""
     attempt = books.begin(OURS, chat(kind=kind))
     said = replace(begun(), usage=usage, broken=broken, content_type=media_type, length=400)
-    attempt.answered(said)
+    attempt.record_answer(said)
     books.time += 2.0
     attempt.end()
     return books.ledger.times.own_service_time(OURS.service, kind)
@@ -142,7 +142,7 @@ def answer(
 async def test_the_service_time_of_an_own_worker_is_learnt(books: Clocked, ledger: Ledger) -> None:
     time = answer(books, Usage(7, 50))
     assert time is not None
-    assert (time.alone(kilobytes=0, tokens=50), time.tokens) == (2.0, 50)
+    assert (time.seconds_alone(kilobytes=0, tokens=50), time.tokens) == (2.0, 50)
     assert row(ledger, chat(), OURS).time == time
     assert row(ledger, chat(kind=Kind.EMBEDDING), OURS).time is None
 
@@ -150,7 +150,7 @@ async def test_the_service_time_of_an_own_worker_is_learnt(books: Clocked, ledge
 async def test_of_answers_in_quick_succession_one_per_pause_is_learnt_from(books: Clocked) -> None:
     for _ in range(100):
         attempt = books.begin(OURS)
-        attempt.answered(replace(begun(), length=4))
+        attempt.record_answer(replace(begun(), length=4))
         books.time += PAUSE / 10
         attempt.end()
     time = books.ledger.times.own_service_time(OURS.service, Kind.CHAT)
@@ -162,7 +162,7 @@ async def test_of_streams_that_begin_at_the_same_moment_one_is_learnt_from(books
     for seconds in (1.0, *[PAUSE / 1_000] * 100):
         attempt = books.begin(OURS)
         books.time += seconds
-        attempt.answered(replace(begun(), content_type="text/event-stream"))
+        attempt.record_answer(replace(begun(), content_type="text/event-stream"))
         attempt.end()
     books.time += PAUSE
     time = answer(books, Usage(7, 50))
@@ -192,7 +192,7 @@ async def test_a_reported_service_time_is_kept_until_its_node_is_lost(
 ) -> None:
     time = ServiceTime(0.5)
     attempt = books.begin(THEIRS)
-    attempt.answered(replace(begun(), service_time=time))
+    attempt.record_answer(replace(begun(), service_time=time))
     attempt.end()
     assert row(ledger, chat(), THEIRS).time == time
     assert row(ledger, chat(kind=Kind.EMBEDDING), THEIRS).time is None
@@ -205,7 +205,7 @@ async def test_a_replica_is_new_again_after_its_node_was_forgotten_or_it_was_evi
 ) -> None:
     def ask(candidate: Candidate) -> float:
         attempt = books.begin(candidate)
-        attempt.answered(begun())
+        attempt.record_answer(begun())
         attempt.end()
         return books.ledger.allowance(candidate)
 
@@ -222,7 +222,7 @@ async def test_the_first_bytes_of_streams_are_learnt(books: Clocked) -> None:
     attempt = books.begin(OURS)
     stream = replace(begun(), content_type="text/event-stream")
     books.time += 0.25
-    attempt.answered(stream)
+    attempt.record_answer(stream)
     stream.usage = Usage(7, 50)
     books.time += 1.75
     attempt.end()
@@ -244,13 +244,13 @@ async def test_a_node_that_takes_far_longer_than_it_reports_is_no_longer_believe
             )
             attempt = books.begin(THEIRS, chat(kind=kind))
             said = begun(load=Load(0, slots=1_000))
-            attempt.answered(replace(said, service_time=quick, usage=usage, length=400))
+            attempt.record_answer(replace(said, service_time=quick, usage=usage, length=400))
             books.time += 5.0
             attempt.end()
         known = row(ledger, chat(kind=kind), THEIRS)
         assert known.report is None
         assert known.time is not None
-        assert known.time.alone(kilobytes=0, tokens=50) > 4
+        assert known.time.seconds_alone(kilobytes=0, tokens=50) > 4
         # A restart hides nothing.
         ledger.forget(THEIRS.node)
         assert row(ledger, chat(kind=kind), THEIRS).time == known.time
@@ -262,7 +262,7 @@ async def test_a_stream_that_its_caller_left_says_nothing_of_another_nodes_speed
     for _ in range(JUDGED):
         attempt = books.begin(THEIRS)
         stream = replace(begun(), content_type="text/event-stream")
-        attempt.answered(replace(stream, service_time=ServiceTime(0.01)))
+        attempt.record_answer(replace(stream, service_time=ServiceTime(0.01)))
         books.time += 5.0
         attempt.end()
     assert row(ledger, chat(), THEIRS).time == ServiceTime(0.01)

@@ -37,7 +37,7 @@ def test_a_request_as_it_is_asked_differs_only_in_what_is_given() -> None:
     for name, value in values.items():
         setattr(request, name, value)
     passed = PassedHeaders({"c": "d"})
-    asked = request.asked(waits=False, patience=0.5, holds=True, passed=passed)
+    asked = request.for_candidate(waits=False, patience=0.5, holds=True, passed=passed)
     changes = {"waits": False, "patience": 0.5, "holds": True, "passed": passed}
     assert {name: getattr(asked, name) for name in names} == {
         name: getattr(request, name) for name in names

@@ -141,8 +141,8 @@ async def test_waiting_for_a_worker_that_the_lender_does_not_know_fails(
 async def test_slots_lent_count_as_load_of_the_worker(pair: Pair, worker: OpenAIWorker) -> None:
     pair.serve(own(worker.url, capacity=3))
     async with pair.borrowing.router.answer(chat()):
-        assert pair.lending.router.busy()[Service("p", MODEL)].in_flight == 1
-    assert pair.lending.router.busy() == {}
+        assert pair.lending.router.busy_loads()[Service("p", MODEL)].in_flight == 1
+    assert pair.lending.router.busy_loads() == {}
 
 
 async def test_a_worker_whose_limit_shrinks_meanwhile_gets_all_its_slots_back(

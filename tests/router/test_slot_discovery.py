@@ -25,10 +25,10 @@ class World:
 
     async def ask(self, worker: Worker) -> int:
         """Have a worker asked if it is time to; return the limit that is known then."""
-        self.discovery.ask(worker)
+        self.discovery.query_if_due(worker)
         for _ in range(3):
             await asyncio.sleep(0)
-        return self.limits.of(worker.service)
+        return self.limits.limit_of(worker.service)
 
 
 def worker(number: int = 0) -> Worker:

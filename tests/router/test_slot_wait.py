@@ -268,25 +268,25 @@ class LingeringWorld:
 async def test_a_slot_without_a_note_is_free_at_once() -> None:
     world = LingeringWorld()
     assert not world.ended(ONE)
-    world.lingering.note(OTHER, asyncio.Event().wait)
+    world.lingering.note_cancelled(OTHER, asyncio.Event().wait)
     assert not world.ended(ONE)
 
 
 async def test_a_noted_slot_is_released_when_its_worker_is_free() -> None:
     world, free = LingeringWorld(), asyncio.Event()
-    world.lingering.note(ONE, free.wait)
+    world.lingering.note_cancelled(ONE, free.wait)
     assert world.ended(ONE)
     assert not world.ended(ONE)
     await asyncio.sleep(0)
-    assert (world.released, world.lingering.kept) == ([], 1)
+    assert (world.released, world.lingering.kept_count) == ([], 1)
     free.set()
     await world.tasks[0]
-    assert (world.released, world.lingering.kept) == ([ONE], 0)
+    assert (world.released, world.lingering.kept_count) == ([ONE], 0)
 
 
 async def test_a_slot_is_released_after_the_longest_time() -> None:
     world = LingeringWorld(longest=0.01)
-    world.lingering.note(ONE, asyncio.Event().wait)
+    world.lingering.note_cancelled(ONE, asyncio.Event().wait)
     assert world.ended(ONE)
     await world.tasks[0]
     assert world.released == [ONE]
@@ -294,7 +294,7 @@ async def test_a_slot_is_released_after_the_longest_time() -> None:
 
 async def test_cancelling_the_task_releases_the_slot() -> None:
     world = LingeringWorld()
-    world.lingering.note(ONE, asyncio.Event().wait)
+    world.lingering.note_cancelled(ONE, asyncio.Event().wait)
     world.ended(ONE)
     await asyncio.sleep(0)
     world.tasks[0].cancel()
@@ -306,7 +306,7 @@ async def test_cancelling_the_task_releases_the_slot() -> None:
 async def test_unused_notes_are_bounded() -> None:
     world = LingeringWorld()
     for _ in range(MAX_NOTES + 1):
-        world.lingering.note(ONE, asyncio.Event().wait)
+        world.lingering.note_cancelled(ONE, asyncio.Event().wait)
     kept = [world.ended(ONE) for _ in range(MAX_NOTES + 1)]
     assert kept == [True] * MAX_NOTES + [False]
     for task in world.tasks:

@@ -20,7 +20,7 @@ class Party:
 
     def __init__(self) -> None:
         self.stuck = StuckWorkers()
-        self.waiting = self.stuck.began(API, 0.0)
+        self.waiting = self.stuck.record_request(API, 0.0)
         self.lives = False
         self.asked = 0
         self.now = 0.0
@@ -43,8 +43,8 @@ class Party:
 
     async def look(self, now: float) -> None:
         self.now = now
-        self.stuck_check.look(MINE)
-        self.stuck_check.look(MINE)
+        self.stuck_check.probe_if_due(MINE)
+        self.stuck_check.probe_if_due(MINE)
         if self.tasks:
             await asyncio.wait(self.tasks)
 
@@ -65,13 +65,13 @@ async def test_a_stopped_worker_is_probed_without_waiting_requests_until_it_answ
     party: Party,
 ) -> None:
     await party.look(SURE)
-    assert party.stuck.silent(API)
-    party.waiting.left()
+    assert party.stuck.is_silent(API)
+    party.waiting.record_no_answer()
     party.now = SURE + 100
     await until(lambda: party.asked == 2, within=4 * GRAIN)
-    assert party.stuck.silent(API)
+    assert party.stuck.is_silent(API)
     party.lives = True
     party.now = SURE + 200
-    await until(lambda: not party.stuck.silent(API), within=4 * GRAIN)
+    await until(lambda: not party.stuck.is_silent(API), within=4 * GRAIN)
     # After that the timer is stopped.
     await until(lambda: party.stuck_check._timer is None, within=4 * GRAIN)

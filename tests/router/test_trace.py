@@ -61,7 +61,7 @@ def test_each_attempt_has_its_own_id_and_the_recorded_attempts_are_bounded():
 
 def test_only_the_class_of_an_error_is_recorded():
     attempt = traced().add_attempt(chat(), THEIRS, (), 1)
-    attempt.over(WorkerTimeout("first byte", 5.0), None, 3.0)
+    attempt.record_end(WorkerTimeout("first byte", 5.0), None, 3.0)
     assert (attempt.error, attempt.ended) == ("WorkerTimeout", 3.0)
 
 
@@ -92,7 +92,7 @@ def test_an_attempt_records_its_times_and_usage_however_it_ends():
         office.time = 2.0
         if ends in ("well", "broken"):
             answer.broken = AnswerBroken("it quotes the prompt") if ends == "broken" else None
-            attempt.answered(answer)
+            attempt.record_answer(answer)
         office.time = 4.0
         attempt.end(WorkerFailed("so does it") if ends == "failed" else None)
     well, broken, failed, left = trace.attempts

@@ -28,14 +28,17 @@ def worker(model: str = "m", *, own: str = "", context: int = 0) -> Worker:
 
 def test_a_model_is_found_by_the_workers_own_name_for_it() -> None:
     said = WorkerDescription(models=(OfferedModel("a", 1), OfferedModel("b:latest", 2)))
-    assert said.of(worker("x", own="a")).context == 1
-    assert said.of(worker("b")).context == 2
-    assert said.of(worker("c")) == OfferedModel("c")
+    assert said.model_of(worker("x", own="a")).context == 1
+    assert said.model_of(worker("b")).context == 2
+    assert said.model_of(worker("c")) == OfferedModel("c")
 
 
 def test_a_worker_with_a_single_model_has_it_under_any_name() -> None:
-    assert WorkerDescription(models=(OfferedModel("file.gguf", 7),)).of(worker("tiny")).context == 7
-    assert WorkerDescription().of(worker("tiny")) == OfferedModel("tiny")
+    assert (
+        WorkerDescription(models=(OfferedModel("file.gguf", 7),)).model_of(worker("tiny")).context
+        == 7
+    )
+    assert WorkerDescription().model_of(worker("tiny")) == OfferedModel("tiny")
 
 
 def test_a_description_does_not_override_the_operators_settings() -> None:
@@ -67,8 +70,8 @@ def test_each_type_of_one_name_has_its_own_description() -> None:
     )
     assert models_of(models) == models
     edit = replace(worker(), service=Service("p", "m", type=ModelType.IMAGE_EDIT))
-    assert WorkerDescription(models=models).of(edit).context == 2
-    assert WorkerDescription(models=models).of(worker("m")).context == 1
+    assert WorkerDescription(models=models).model_of(edit).context == 2
+    assert WorkerDescription(models=models).model_of(worker("m")).context == 1
 
 
 def test_invalid_names_are_left_out_and_a_long_list_is_cut() -> None:

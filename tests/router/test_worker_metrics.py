@@ -73,17 +73,17 @@ async def test_frequent_readers_get_cached_figures(
     figures: Figures, tells: Tells, clock: Clock
 ) -> None:
     told = {ONE.service: {Figure.QUEUED: 3}}
-    assert await figures.of([ONE]) == told
+    assert await figures.query([ONE]) == told
     clock.now += FRESH - 0.1
     tells.told = {Figure.QUEUED: 4}
-    assert await figures.of([ONE]) == told
+    assert await figures.query([ONE]) == told
     clock.now += 0.2
-    assert await figures.of([ONE]) == {ONE.service: {Figure.QUEUED: 4}}
+    assert await figures.query([ONE]) == {ONE.service: {Figure.QUEUED: 4}}
     assert tells.asked == [ONE, ONE]
 
 
 async def test_concurrent_readers_share_one_query(figures: Figures, tells: Tells) -> None:
-    told = await asyncio.gather(*(figures.of([ONE, TWO]) for _ in range(20)))
+    told = await asyncio.gather(*(figures.query([ONE, TWO]) for _ in range(20)))
     assert len(tells.asked) == 2
     assert all(set(one) == {ONE.service, TWO.service} for one in told)
 
@@ -92,29 +92,29 @@ async def test_a_worker_without_figures_is_queried_again_much_later(
     figures: Figures, tells: Tells, clock: Clock
 ) -> None:
     tells.told = None
-    assert await figures.of([ONE]) == {}
+    assert await figures.query([ONE]) == {}
     clock.now += AGAIN - 1
-    assert await figures.of([ONE]) == {}
+    assert await figures.query([ONE]) == {}
     assert tells.asked == [ONE]
     clock.now += 2
     tells.told = {Figure.RUNNING: 1}
-    assert await figures.of([ONE]) == {ONE.service: {Figure.RUNNING: 1}}
+    assert await figures.query([ONE]) == {ONE.service: {Figure.RUNNING: 1}}
 
 
 async def test_a_worker_that_does_not_answer_has_no_figures_and_is_queried_again_soon(
     figures: Figures, tells: Tells, clock: Clock
 ) -> None:
     tells.told = {}
-    assert await figures.of([ONE, TWO]) == {}
+    assert await figures.query([ONE, TWO]) == {}
     clock.now += FRESH
-    await figures.of([ONE, TWO])
+    await figures.query([ONE, TWO])
     assert tells.asked == [ONE, TWO] * 2
 
 
 async def test_a_worker_that_is_gone_is_forgotten(figures: Figures, tells: Tells) -> None:
-    await figures.of([ONE, TWO])
-    assert set(await figures.of([TWO])) == {TWO.service}
-    await figures.of([ONE, TWO])
+    await figures.query([ONE, TWO])
+    assert set(await figures.query([TWO])) == {TWO.service}
+    await figures.query([ONE, TWO])
     assert tells.asked == [ONE, TWO, ONE]
 
 
@@ -123,7 +123,7 @@ async def test_dialects_without_figures_are_skipped(figures: Figures) -> None:
         Worker(Service("p", name), "http://w", dialect=name)
         for name in ("mute", "lacking", "absent")
     ]
-    assert await figures.of(others) == {}
+    assert await figures.query(others) == {}
 
 
 def test_figures_are_read_by_their_names() -> None:

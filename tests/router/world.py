@@ -58,7 +58,7 @@ def own(
 class Books(AttemptContext):
     """A runner that books attempts without sending them."""
 
-    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+    def send(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         raise NotImplementedError(attempt.number)
 
     def observe(self, outcome: Outcome) -> None:

@@ -63,7 +63,7 @@ class World:
         """Ask over gRPC."""
         method, face = methods_of(service)[name], {LOCALAI: "localai", REMOTELLM: "remotellm"}
         api = f"grpc://{self.asked.actor.fields[face[service]]}"
-        return await self.rpc.ask(api, method, method.asked(**fields), {"x-model": model})
+        return await self.rpc.ask(api, method, method.request_class(**fields), {"x-model": model})
 
 
 async def openai(world: World, model: str) -> str:

@@ -138,11 +138,11 @@ class LocalAIWorker:
             return b"\xff" * 40
         said = [word async for word in self._said(asked)]
         told = self._usage(asked, len(said))
-        return METHODS["Predict"].told(message="".join(said).encode(), **told, **self.more)
+        return METHODS["Predict"].reply_class(message="".join(said).encode(), **told, **self.more)
 
     async def predict_stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
         """Answer word by word."""
-        reply = METHODS["PredictStream"].told
+        reply = METHODS["PredictStream"].reply_class
         await self._begin(asked, context)
         if self.faults.garbage:
             yield b"\xff" * 40
@@ -167,14 +167,14 @@ class LocalAIWorker:
         """Count four bytes as one token."""
         await self._begin(asked, context)
         tokens = range(0, len(asked.Prompt.encode()), 4)
-        return METHODS["TokenizeString"].told(length=len(tokens), tokens=tokens)
+        return METHODS["TokenizeString"].reply_class(length=len(tokens), tokens=tokens)
 
     async def embedding(self, asked: Any, context: Any) -> Any:
         """Return three numbers for a text."""
         await self._begin(asked, context)
         tokens = 0 if self.faults.texts_only else len(asked.EmbeddingTokens)
         size = float(len(asked.Embeddings) or tokens)
-        return METHODS["Embedding"].told(embeddings=[size, 0.5, -1.0])
+        return METHODS["Embedding"].reply_class(embeddings=[size, 0.5, -1.0])
 
     async def rerank(self, asked: Any, context: Any) -> Any:
         """Rank the longest document first."""
@@ -186,7 +186,7 @@ class LocalAIWorker:
         ]
         results.sort(key=lambda one: -one.relevance_score)
         usage = message_class("backend.Usage")(total_tokens=9, prompt_tokens=self.question_tokens)
-        return METHODS["Rerank"].told(usage=usage, results=results[: asked.top_n or None])
+        return METHODS["Rerank"].reply_class(usage=usage, results=results[: asked.top_n or None])
 
     # Images and sounds, exchanged as files that both sides see
 
@@ -211,7 +211,7 @@ class LocalAIWorker:
             segment(id=n, start=n * _SECOND, end=(n + 1) * _SECOND, text=heard, tokens=[7, n])
             for n in (0, 1)
         ]
-        return METHODS["AudioTranscription"].told(segments=parts, text=heard * 2)
+        return METHODS["AudioTranscription"].reply_class(segments=parts, text=heard * 2)
 
     # Store
 
@@ -219,31 +219,33 @@ class LocalAIWorker:
         """Store values."""
         await self._begin(asked, context)
         if self.faults.empty:
-            return METHODS["StoresSet"].told(message=NO_RESULT)
+            return METHODS["StoresSet"].reply_class(message=NO_RESULT)
         keys = (tuple(key.Floats) for key in asked.Keys)
         self.stored |= dict(zip(keys, (value.Bytes for value in asked.Values), strict=True))
-        return METHODS["StoresSet"].told(success=True)
+        return METHODS["StoresSet"].reply_class(success=True)
 
     async def stores_delete(self, asked: Any, context: Any) -> Any:
         """Delete values."""
         await self._begin(asked, context)
         if self.faults.empty:
-            return METHODS["StoresDelete"].told(message=NO_RESULT)
+            return METHODS["StoresDelete"].reply_class(message=NO_RESULT)
         for key in asked.Keys:
             self.stored.pop(tuple(key.Floats), None)
-        return METHODS["StoresDelete"].told(success=True)
+        return METHODS["StoresDelete"].reply_class(success=True)
 
     async def stores_get(self, asked: Any, context: Any) -> Any:
         """Return the stored values of the keys."""
         await self._begin(asked, context)
         found = [k for key in asked.Keys if (k := tuple(key.Floats)) in self.stored]
-        return METHODS["StoresGet"].told(**self._columns(found))
+        return METHODS["StoresGet"].reply_class(**self._columns(found))
 
     async def stores_find(self, asked: Any, context: Any) -> Any:
         """Return the values whose first numbers are nearest."""
         await self._begin(asked, context)
         near = sorted(self.stored, key=lambda key: abs(key[0] - asked.Key.Floats[0]))[: asked.TopK]
-        return METHODS["StoresFind"].told(**self._columns(near), Similarities=[1.0] * len(near))
+        return METHODS["StoresFind"].reply_class(
+            **self._columns(near), Similarities=[1.0] * len(near)
+        )
 
     # Health, status and model
 
@@ -252,17 +254,17 @@ class LocalAIWorker:
         if self.faults.serial:
             async with self.at_work:
                 pass
-        return METHODS["Health"].told(message=b"OK")
+        return METHODS["Health"].reply_class(message=b"OK")
 
     async def status(self, asked: Any, context: Any) -> Any:
         """Report the state."""
         memory = message_class("backend.MemoryUsageData")(total=5, breakdown={"weights": 4})
         state = self.state or (0 if not self.loaded else 1 if self.at_work.locked() else 2)
-        return METHODS["Status"].told(state=state, memory=memory)
+        return METHODS["Status"].reply_class(state=state, memory=memory)
 
     async def get_metrics(self, asked: Any, context: Any) -> Any:
         """Report the speed of the last answer."""
-        return METHODS["GetMetrics"].told(
+        return METHODS["GetMetrics"].reply_class(
             prompt_json_for_slot='["a secret"]', tokens_per_second=12.5, tokens_generated=7
         )
 
@@ -272,9 +274,11 @@ class LocalAIWorker:
         self.disturbed += self.writing
         await asyncio.sleep(self.faults.delay_headers)
         if self.faults.load_fails:
-            return METHODS["LoadModel"].told(success=False, message="Unexpected err=OSError('no')")
+            return METHODS["LoadModel"].reply_class(
+                success=False, message="Unexpected err=OSError('no')"
+            )
         self.loaded, self.model = True, asked.Model
-        return METHODS["LoadModel"].told(success=True, message="Model loaded successfully")
+        return METHODS["LoadModel"].reply_class(success=True, message="Model loaded successfully")
 
     # Implementation
 
@@ -294,7 +298,9 @@ class LocalAIWorker:
         if not self.loaded:
             code, words = faults.unloaded
             await context.abort(grpc.StatusCode[code], words)
-        templated = isinstance(asked, METHODS["Predict"].asked) and asked.UseTokenizerTemplate
+        templated = (
+            isinstance(asked, METHODS["Predict"].request_class) and asked.UseTokenizerTemplate
+        )
         if templated and faults.no_template:
             await context.abort(grpc.StatusCode.UNKNOWN, NO_TEMPLATE)
         if faults.hang:
@@ -339,7 +345,7 @@ class LocalAIWorker:
         return {"tokens": 1 if each else sent, "prompt_tokens": 5}
 
     async def _write(self, asked: Any, context: Any, data: bytes) -> Any:
-        result = METHODS["TTS"].told
+        result = METHODS["TTS"].reply_class
         if not self.loaded and self.faults.unloaded_result:
             return result(success=False, message=self.faults.unloaded_result)
         await self._begin(asked, context)
@@ -394,7 +400,7 @@ class LocalAIWorker:
         )
         return make(
             stream if method.streams else unary,
-            request_deserializer=method.asked.FromString,
+            request_deserializer=method.request_class.FromString,
             response_serializer=_written,
         )
 

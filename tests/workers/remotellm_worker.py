@@ -78,12 +78,12 @@ class RemoteLlmWorker:
         if self.faults.garbage:
             return b"\xff" * 40
         if not self._knows(asked) or self.faults.empty:
-            return METHODS["Generate"].told()
+            return METHODS["Generate"].reply_class()
         info = self.faults.info.decode()
         others = [{"text": "or else"}] * (self.faults.alternatives - 1)
         texts = [{"text": "".join(self.words), "generation_info": info}, *others]
         wanted = len(asked.prompts) - self.faults.missing
-        return METHODS["Generate"].told(generations=[{"generations": texts}] * wanted)
+        return METHODS["Generate"].reply_class(generations=[{"generations": texts}] * wanted)
 
     async def get_llm_type(self, asked: Any, context: Any) -> Any:
         """Return the model's name, or fail as the original does."""
@@ -91,12 +91,12 @@ class RemoteLlmWorker:
             await asyncio.Event().wait()
         if not self._knows(asked):
             await context.abort(grpc.StatusCode.UNKNOWN, "Internal Server Error")
-        return METHODS["GetLlmType"].told(llm_type="gpt-neo")
+        return METHODS["GetLlmType"].reply_class(llm_type="gpt-neo")
 
     async def guts(self, asked: Any, context: Any) -> Any:
         """Return the inner state, with each word as a token."""
         await self._begin(context)
-        told = METHODS["GenerationalGuts"].told
+        told = METHODS["GenerationalGuts"].reply_class
         if not self._knows(asked):
             return told()
         numbers = [0.5] * asked.embedding_trunkation
@@ -147,7 +147,7 @@ class RemoteLlmWorker:
 
         return grpc.unary_unary_rpc_method_handler(
             unary,
-            request_deserializer=method.asked.FromString,
+            request_deserializer=method.request_class.FromString,
             response_serializer=lambda told: (
                 told if isinstance(told, bytes) else told.SerializeToString()
             ),

@@ -196,27 +196,27 @@ class OverGrpc:
 
     async def health(self, asked: Any, call: Any) -> Any:
         """Report that the backend is alive."""
-        return METHODS["Health"].told(message=b"OK")
+        return METHODS["Health"].reply_class(message=b"OK")
 
     async def load(self, asked: Any, call: Any) -> Any:
         """Report success: both models are loaded from the start."""
-        return METHODS["LoadModel"].told(success=True, message="loaded")
+        return METHODS["LoadModel"].reply_class(success=True, message="loaded")
 
     async def tts(self, asked: Any, call: Any) -> Any:
         """Write speech to a path."""
         try:
             recording = await self.studio.say(asked.text, asked.voice)
         except ValueError as error:
-            return METHODS["TTS"].told(success=False, message=str(error))
+            return METHODS["TTS"].reply_class(success=False, message=str(error))
         Path(asked.dst).write_bytes(recording)  # noqa: ASYNC240
-        return METHODS["TTS"].told(success=True)
+        return METHODS["TTS"].reply_class(success=True)
 
     async def transcription(self, asked: Any, call: Any) -> Any:
         """Transcribe the file that the request names in `dst`."""
         heard = await self.studio.hear(Path(asked.dst).read_bytes())  # noqa: ASYNC240
         span = {"start": round(heard.start / _NANOSECOND), "end": round(heard.end / _NANOSECOND)}
         segment = message_class("backend.TranscriptSegment")(id=0, text=heard.text, **span)
-        return METHODS["AudioTranscription"].told(segments=[segment], text=heard.text)
+        return METHODS["AudioTranscription"].reply_class(segments=[segment], text=heard.text)
 
 
 async def _serve(words: str) -> None:

@@ -43,8 +43,10 @@ class Registered:
 
     def project(self, name: str) -> str:
         """Return the project of a registered model, empty if the worker does not name one."""
-        found = (row.get("project", "") for (own, _), row in self._rows.items() if own == name)
-        return str(next(found, ""))
+        projects = (
+            row.get("project", "") for (model, _), row in self._rows.items() if model == name
+        )
+        return str(next(projects, ""))
 
     def seen(self, found: Found | None) -> PlanStep:
         """Take the result of a check, `None` for nothing found, and return the next step.
@@ -96,17 +98,17 @@ def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
 
     `said` is what the worker reports of the model, so that a change of it changes the row.
     """
-    wanted = tuple(only)
-    told = [dict(model) for model in found.get("models") or ()]
-    if all((model.get("type") or 0) >= FIRST_SERVICE for model in told):
-        services = {model.get("name") for model in told}
-        told += [{"name": name} for name in wanted if name not in services]
+    requested = tuple(only)
+    models = [dict(model) for model in found.get("models") or ()]
+    if all((model.get("type") or 0) >= FIRST_SERVICE for model in models):
+        services = {model.get("name") for model in models}
+        models += [{"name": name} for name in requested if name not in services]
     rows: list[Mapping[str, Any]] = []
-    for model in told:
-        own = str(model.pop("name", ""))
-        name = shown_name(own)
-        if own and (not wanted or own in wanted or name in wanted):
-            more = {} if own == name else {"worker_model": own}
+    for model in models:
+        worker_model = str(model.pop("name", ""))
+        name = shown_name(worker_model)
+        if worker_model and (not requested or worker_model in requested or name in requested):
+            more = {} if worker_model == name else {"worker_model": worker_model}
             if project := model.pop("project", ""):
                 more["project"] = str(project)
             rows.append(
@@ -121,11 +123,13 @@ def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
     return rows
 
 
-def shown_name(own: str) -> str:
+def shown_name(worker_model: str) -> str:
     """Return the name under which a model is registered: for a GGUF file, its name without folders and suffix."""
-    if own.endswith(".gguf"):
-        return own.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf") or own
-    return own
+    if worker_model.endswith(".gguf"):
+        return (
+            worker_model.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf") or worker_model
+        )
+    return worker_model
 
 
 def port_of(url: str) -> str:

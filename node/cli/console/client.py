@@ -41,13 +41,13 @@ class Client:
 
     def get(self, path: str, *, holds: str, **query: str) -> dict[str, Any]:
         """Return the JSON object at a path. A node's answer has the field `holds`; raise `CommandFailed` for another."""
-        given = {name: value for name, value in query.items() if value}
-        asked = urlencode(given, errors="surrogateescape")
-        with self.request("GET", f"{path}?{asked}" if given else path) as answer:
-            found = self._object(answer)
-        if holds not in found:
+        filled = {name: value for name, value in query.items() if value}
+        query_string = urlencode(filled, errors="surrogateescape")
+        with self.request("GET", f"{path}?{query_string}" if filled else path) as answer:
+            payload = self._object(answer)
+        if holds not in payload:
             raise self._stranger("does not answer as a node does")
-        return found
+        return payload
 
     def post(
         self,
@@ -71,15 +71,15 @@ class Client:
         wait: float = ANSWER_TIMEOUT,
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and yield its successful answer, unread; `wait` is the most seconds between two of its bytes."""
-        place = urlsplit(self.target.url)
-        connection = self._connection(place)
+        parts = urlsplit(self.target.url)
+        connection = self._connection(parts)
         try:
             connection.connect()
             connection.sock.settimeout(wait)
             payload = json.dumps(body).encode() if isinstance(body, Mapping) else body
             connection.request(
                 method,
-                place.path.rstrip("/") + path,
+                parts.path.rstrip("/") + path,
                 payload,
                 {
                     **self._headers(payload),
@@ -107,24 +107,24 @@ class Client:
         finally:
             connection.close()
 
-    def _connection(self, place: SplitResult) -> http.client.HTTPConnection:
-        host = place.hostname or ""
-        if place.scheme != "https":
-            return http.client.HTTPConnection(host, place.port, timeout=CONNECT_TIMEOUT)
+    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
+        host = parts.hostname or ""
+        if parts.scheme != "https":
+            return http.client.HTTPConnection(host, parts.port, timeout=CONNECT_TIMEOUT)
         file = self.target.certificate
         try:
             context = ssl.create_default_context(cafile=file or None)
         except OSError as error:
-            why = "it is no PEM file" if isinstance(error, ssl.SSLError) else error.strerror
+            reason = "it is no PEM file" if isinstance(error, ssl.SSLError) else error.strerror
             raise NoNode(
-                f"the certificate of {self.target.url} cannot be read from {file}: {why}"
+                f"the certificate of {self.target.url} cannot be read from {file}: {reason}"
             ) from error
         if file:
             # Trust exactly this certificate, under any name of the node: it was issued for the names that callers use.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             context.check_hostname = False
         return http.client.HTTPSConnection(
-            host, place.port, timeout=CONNECT_TIMEOUT, context=context
+            host, parts.port, timeout=CONNECT_TIMEOUT, context=context
         )
 
     def _headers(self, payload: bytes | None) -> dict[str, str]:
@@ -145,40 +145,40 @@ class Client:
             raise self._stranger("does not answer as a node does")
         return value
 
-    def _refused(self, answer: http.client.HTTPResponse, asked: str) -> CommandFailed:
+    def _refused(self, answer: http.client.HTTPResponse, request: str) -> CommandFailed:
         """Return the error of an error body; a body that is not in a node's form comes from a proxy or another server."""
         content = answer.read(MAX_ANSWER_BYTES)
         try:
             body = json.loads(content)
         except ValueError:
             body = None
-        said = body.get("message") if isinstance(body, dict) else None
-        if not isinstance(said, str) or not said:
-            place = answer.headers.get("Location", "")
-            leads = f", a redirect to {place}" if place else ""
+        text = body.get("message") if isinstance(body, dict) else None
+        if not isinstance(text, str) or not text:
+            location = answer.headers.get("Location", "")
+            leads = f", a redirect to {location}" if location else ""
             return self._stranger(
-                f"is not a node, or a proxy before one: it answers {asked} with HTTP {answer.status}{leads}"
+                f"is not a node, or a proxy before one: it answers {request} with HTTP {answer.status}{leads}"
             )
         code = body.get("code") if isinstance(body, dict) else None
         after = answer.headers.get("Retry-After", "")
         again = f"; try again in {after} s" if after.isdigit() else ""
-        named = f", code {code}" if isinstance(code, int) else ""
-        message = f"{said}{again} (HTTP {answer.status}{named})"
+        code_text = f", code {code}" if isinstance(code, int) else ""
+        message = f"{text}{again} (HTTP {answer.status}{code_text})"
         if answer.status == 404 and code == _NO_MODEL:
             message += "; `modelvine models` lists all models"
         if answer.status == 403 and not self.target.token:
             message += "; set MODELVINE_KEY to the control token or an operator's key, or run this as the node's user"
         return Refused(message, status=answer.status, code=code if isinstance(code, int) else 0)
 
-    def _stranger(self, what: str) -> CommandFailed:
+    def _stranger(self, complaint: str) -> CommandFailed:
         return CommandFailed(
-            f"the server at {self.target.url} ({self.target.origin}) {what}. "
+            f"the server at {self.target.url} ({self.target.origin}) {complaint}. "
             "Name the address that `modelvine up` prints after `ready http=`, with --node URL"
         )
 
-    def _absent(self, why: str) -> str:
+    def _absent(self, reason: str) -> str:
         return (
-            f"no node answers at {self.target.url} ({self.target.origin}): {why}. "
+            f"no node answers at {self.target.url} ({self.target.origin}): {reason}. "
             "Start one with `modelvine up`, or set another with --node URL"
         )
 

@@ -94,18 +94,18 @@ class ChatSession:
         self._commands[name][0](rest.strip())
 
     def _help(self, _: str) -> None:
-        for name, (_command, what) in self._commands.items():
-            note(f"  /{name:<7} {what}")
+        for name, (_command, description) in self._commands.items():
+            note(f"  /{name:<7} {description}")
 
-    def _set(self, said: str) -> None:
+    def _set(self, text: str) -> None:
         parameters = self._with.parameters
-        name, _, value = said.partition(" ")
+        name, _, value = text.partition(" ")
         if value:
             parameters[name] = value_of(value.strip())
         elif name:
             parameters.pop(name, None)
-        for key, held in parameters.items():
-            note(plain(f"  {key} = {json.dumps(held, ensure_ascii=False)}"))
+        for key, setting in parameters.items():
+            note(plain(f"  {key} = {json.dumps(setting, ensure_ascii=False)}"))
         if not parameters:
             note("  no parameters are set")
 
@@ -120,18 +120,18 @@ class ChatSession:
         """Write a file that only the user can read; overwrite only files that this conversation has saved."""
         if not file:
             raise WrongUsage("/save needs a file name")
-        over = os.O_TRUNC if file in self._saved else os.O_EXCL
+        flag = os.O_TRUNC if file in self._saved else os.O_EXCL
         content = json.dumps(self._with.body(), indent=2, ensure_ascii=False)
         try:
             with os.fdopen(
-                os.open(Path(file).expanduser(), os.O_WRONLY | os.O_CREAT | over, 0o600),
+                os.open(Path(file).expanduser(), os.O_WRONLY | os.O_CREAT | flag, 0o600),
                 "w",
                 errors="replace",
             ) as out:
                 out.write(f"{content}\n")
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise WrongUsage(f"{file} cannot be written: {why}") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise WrongUsage(f"{file} cannot be written: {reason}") from error
         self._saved.add(file)
         note(plain(f"  saved {file}"))
 
@@ -208,13 +208,13 @@ class Conversation:
 
     def body(self, *more: dict[str, object]) -> dict[str, object]:
         """Return the request with the whole conversation, followed by further turns."""
-        told = [{"role": "system", "content": self.system}] if self.system else []
-        messages = [*told, *self.turns, *more]
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        messages = [*system, *self.turns, *more]
         return {**self.parameters, "model": self.model, "messages": messages}
 
     def _pin(self) -> dict[str, str]:
-        said = {PROJECT: self.project, NODE: self.node}
-        return {name: value for name, value in said.items() if value}
+        headers = {PROJECT: self.project, NODE: self.node}
+        return {name: value for name, value in headers.items() if value}
 
 
 def say_answer(conversation: Conversation, prompt: str, *, as_json: bool = False) -> None:
@@ -239,10 +239,10 @@ def say_answer(conversation: Conversation, prompt: str, *, as_json: bool = False
         )
         return
     print()
-    tries = "" if answer.attempts in ("", "1") else f" at attempt {answer.attempts}"
+    attempts = "" if answer.attempts in ("", "1") else f" at attempt {answer.attempts}"
     note(
         plain(
-            f"[{answer.node or 'an unnamed node'}, {answer.route or 'route unknown'}{tries}; "
+            f"[{answer.node or 'an unnamed node'}, {answer.route or 'route unknown'}{attempts}; "
             f"first token {answer.first_token:.2f} s, total {answer.total:.2f} s]"
         )
     )

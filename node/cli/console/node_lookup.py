@@ -34,14 +34,14 @@ def client(arguments: argparse.Namespace) -> Client:
 
     A name in `--node` must be the queried node's own, or `WrongUsage` is raised: other nodes cannot answer for it.
     """
-    found, name = client_and_node(arguments)
+    node, name = client_and_node(arguments)
     if name:
-        called = node_called(found.get("/api/v1/nodes", holds="nodes")["nodes"], name)
+        called = node_called(node.get("/api/v1/nodes", holds="nodes")["nodes"], name)
         if not called["self"]:
             raise WrongUsage(
                 f"{name!r} is another node, {called['node']}, which this command must call itself: pass its URL to --node"
             )
-    return found
+    return node
 
 
 def node_called(nodes: Iterable[Mapping[str, Any]], text: str) -> Mapping[str, Any]:
@@ -50,21 +50,21 @@ def node_called(nodes: Iterable[Mapping[str, Any]], text: str) -> Mapping[str, A
     As in the nodes themselves, a node that is gone counts only if no other node matches.
     """
     begins = len(text) > len(_ID_HEAD) and text.startswith(_ID_HEAD)
-    found = [
+    matches = [
         row
         for row in nodes
         if (row["node"].startswith(text) if begins else row.get("name") == text)
     ]
-    found = [row for row in found if row["state"] not in _GONE] or found
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matches = [row for row in matches if row["state"] not in _GONE] or matches
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise CommandFailed(
             f"no node is called {text!r}: `modelvine peers` lists those that are known; "
             f"a URL looks like {sources.DEFAULT_NODE}"
         )
-    them = ", ".join(row["node"] for row in found[:_MOST_LISTED])
-    raise CommandFailed(f"{text!r} may be any of {them}{', …' if found[_MOST_LISTED:] else ''}")
+    them = ", ".join(row["node"] for row in matches[:_MOST_LISTED])
+    raise CommandFailed(f"{text!r} may be any of {them}{', …' if matches[_MOST_LISTED:] else ''}")
 
 
 def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
@@ -83,8 +83,8 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
     url = url.rstrip("/")
     _check(url, origin)
     token = sources.configured_key() or (_token(data_dir, url) if url == running else "")
-    shown = certificate if url == running else ""
-    return Client(NodeEndpoint(url, origin, token, shown)), name
+    pinned = certificate if url == running else ""
+    return Client(NodeEndpoint(url, origin, token, pinned)), name
 
 
 def leave_trace(data_dir: Path, *, url: str, peer: str, certificate: str = "") -> None:
@@ -92,10 +92,10 @@ def leave_trace(data_dir: Path, *, url: str, peer: str, certificate: str = "") -
     for unspecified, loopback in _UNSPECIFIED.items():
         url = url.replace(f"//{unspecified}:", f"//{loopback}:")
     draft = data_dir / f".{NODE_FILE}.{os.getpid()}"
-    said = {"http": url, "pid": os.getpid(), "peer": peer}
+    fields = {"http": url, "pid": os.getpid(), "peer": peer}
     if certificate:
-        said["certificate"] = str(Path(certificate).resolve())
-    draft.write_text(json.dumps(said) + "\n")
+        fields["certificate"] = str(Path(certificate).resolve())
+    draft.write_text(json.dumps(fields) + "\n")
     draft.replace(data_dir / NODE_FILE)
 
 
@@ -113,16 +113,16 @@ def left_trace(data_dir: Path) -> int | None:
 def _trace(data_dir: Path) -> Mapping[str, Any]:
     try:
         with (data_dir / NODE_FILE).open("rb") as file:
-            found = json.loads(file.read(_MAX_FILE_BYTES))
+            fields = json.loads(file.read(_MAX_FILE_BYTES))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _running(data_dir: Path) -> tuple[str, str]:
     """Return the URL in `node.json`, and the file of its certificate; empty if there is no readable one."""
-    said = _trace(data_dir)
-    url, certificate = said.get("http"), said.get("certificate")
+    fields = _trace(data_dir)
+    url, certificate = fields.get("http"), fields.get("certificate")
     return (
         url.rstrip("/") if isinstance(url, str) else "",
         certificate if isinstance(certificate, str) else "",
@@ -131,8 +131,8 @@ def _running(data_dir: Path) -> tuple[str, str]:
 
 def _check(url: str, origin: str) -> None:
     try:
-        place = urlsplit(url)
-        good = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         good = False
     if not good or not (url.isascii() and url.isprintable()) or " " in url:
@@ -143,7 +143,7 @@ def _check(url: str, origin: str) -> None:
 
 def is_here(url: str) -> bool:
     """Return whether a URL means this machine."""
-    return HostPort(urlsplit(url).hostname or "", 0).loopback
+    return HostPort(urlsplit(url).hostname or "", 0).is_loopback
 
 
 def _token(data_dir: Path, url: str) -> str:
@@ -162,11 +162,11 @@ def _token(data_dir: Path, url: str) -> str:
 
 def listening_users(port: int, tables: Iterable[Path] = _TCP_TABLES) -> frozenset[int] | None:
     """Return the uids of the processes that listen at a TCP port of this machine; `None` for a system without such tables."""
-    users, found = set(), [table for table in tables if table.exists()]
-    for table in found:
+    users, readable = set(), [table for table in tables if table.exists()]
+    for table in readable:
         with suppress(OSError):
             for line in table.read_text().splitlines()[1:]:
                 _, here, _, state, _, _, _, uid, *_ = line.split()
                 if state == _LISTENS and int(here.rpartition(":")[2], 16) == port:
                     users.add(int(uid))
-    return frozenset(users) if found else None
+    return frozenset(users) if readable else None

@@ -81,45 +81,49 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words; raise `WrongUsage`, with the usage of the command in question."""
-        parser, place = self, 0
+        parser, index = self, 0
         for number, word in enumerate(words, 1):
             if word in parser.commands:
-                parser, place = parser.commands[word], number
-        found, unknown = self.parse_known_args([*words[:place], *parser.ordered(words[place:])])
-        if named := [word for word in unknown if word != _END]:
+                parser, index = parser.commands[word], number
+        namespace, unknown = self.parse_known_args([*words[:index], *parser.ordered(words[index:])])
+        if unrecognized := [word for word in unknown if word != _END]:
             for word in takewhile(lambda word: word != _END, words):
-                if word in named and parser._is_option(word):  # noqa: SLF001 - of this class
+                if word in unrecognized and parser._is_option(word):  # noqa: SLF001 - of this class
                     parser.refuse_option(word.partition("=")[0])
-            parser.error(f"unrecognized arguments: {' '.join(named)}")
-        return found
+            parser.error(f"unrecognized arguments: {' '.join(unrecognized)}")
+        return namespace
 
     def refuse_option(self, flag: str) -> NoReturn:
         """Raise `WrongUsage` for an option that this command does not have, with the closest one that it has."""
-        flags = [one for action in self.options for one in action.option_strings]
+        flags = [option for action in self.options for option in action.option_strings]
         near = get_close_matches(flag, flags, n=1)
         hint = f": did you mean {near[0]!r}?" if near else ""
         self.error(f"there is no option {flag!r}{hint}")
 
     def ordered(self, words: Sequence[str]) -> list[str]:
         """Return the words of this command, options before positional arguments, in their original order otherwise."""
-        options, others, left = list[str](), list[str](), list(words)
-        while left:
-            word = left.pop(0)
+        options, positionals, remaining = list[str](), list[str](), list(words)
+        while remaining:
+            word = remaining.pop(0)
             if word == _END:
-                others += left
+                positionals += remaining
                 break
             if not self._is_option(word):
-                others.append(word)
+                positionals.append(word)
                 continue
             options.append(word)
             if (
                 self._takes_value(word)
-                and left
-                and left[0] != _END
-                and not self._is_option(left[0])
+                and remaining
+                and remaining[0] != _END
+                and not self._is_option(remaining[0])
             ):
-                options.append(left.pop(0))
-        return [*options, _END, *others] if any(map(self._is_option, others)) else options + others
+                options.append(remaining.pop(0))
+        return (
+            [*options, _END, *positionals]
+            if any(map(self._is_option, positionals))
+            else options + positionals
+        )
 
     def _is_option(self, word: str) -> bool:
         """Return whether argparse takes a word for an option: not a text with blanks, nor a negative number."""
@@ -162,15 +166,13 @@ def add_action(
 
 def add_node_options(parser: argparse.ArgumentParser, *, about: str = "") -> None:
     """Declare how to find the node to talk to; `about` tells what the name of another node selects, if it may be given."""
-    named = (
-        f"; a name, or the beginning of an id: {about}, asked of the local node" if about else ""
-    )
+    text = f"; a name, or the beginning of an id: {about}, asked of the local node" if about else ""
     parser.add_argument(
         "--node",
         metavar="NODE" if about else "URL",
         default="",
         help="URL of the node to talk to (default: MODELVINE_NODE, then the one that runs with this data directory, "
-        f"then http://127.0.0.1:6100){named}",
+        f"then http://127.0.0.1:6100){text}",
     )
     add_data_dir(parser)
 
@@ -262,10 +264,10 @@ def patterns_in(text: str) -> list[str]:
 
 
 def _patterns(text: str) -> list[str]:
-    found = patterns_in(text)
-    if not found:  # it must not mean all models
+    patterns = patterns_in(text)
+    if not patterns:  # it must not mean all models
         raise argparse.ArgumentTypeError(f"{text!r} names no models")
-    return found
+    return patterns
 
 
 def add_allowance(parser: argparse.ArgumentParser) -> None:

@@ -33,9 +33,9 @@ class Progress:
             self._first = now, done
         self._show(line(status, counts, self._rate(now, done), total - done), now)
 
-    def waits(self, why: str) -> None:
+    def waits(self, reason: str) -> None:
         """Show that the batch's state is unknown now, and why."""
-        self._show(f"waiting: {why}", self._now())
+        self._show(f"waiting: {reason}", self._now())
 
     def end(self) -> None:
         """End the redrawn line, and leave it on the terminal."""
@@ -57,26 +57,26 @@ class Progress:
         self._out.flush()
 
 
-def line(status: str, counts: Mapping[str, int], rate: float, left: int) -> str:
+def line(status: str, counts: Mapping[str, int], rate: float, remaining: int) -> str:
     """Return one line: the progress, the lines a second, and the time left."""
     total = counts["total"]
-    done = total - left
+    done = total - remaining
     if not total:
         return status
     filled = _BAR * done // total
-    said = f"{status} [{'#' * filled}{'.' * (_BAR - filled)}] {done:,} of {total:,}"
+    text = f"{status} [{'#' * filled}{'.' * (_BAR - filled)}] {done:,} of {total:,}"
     if counts["failed"]:
-        said += f", {counts['failed']:,} refused"
-    if rate > 0 and left:
-        said += f", {rate:.1f} a second, {duration(left / rate)} left"
-    return said
+        text += f", {counts['failed']:,} refused"
+    if rate > 0 and remaining:
+        text += f", {rate:.1f} a second, {duration(remaining / rate)} left"
+    return text
 
 
 def duration(seconds: float) -> str:
     """Format a duration as `3h 20m`, `4m 10s` or `7s`."""
-    whole = int(seconds)
-    if whole >= _HOUR:
-        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
-    if whole >= _MINUTE:
-        return f"{whole // _MINUTE}m {whole % _MINUTE}s"
-    return f"{whole}s"
+    whole_seconds = int(seconds)
+    if whole_seconds >= _HOUR:
+        return f"{whole_seconds // _HOUR}h {whole_seconds % _HOUR // _MINUTE}m"
+    if whole_seconds >= _MINUTE:
+        return f"{whole_seconds // _MINUTE}m {whole_seconds % _MINUTE}s"
+    return f"{whole_seconds}s"

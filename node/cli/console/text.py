@@ -77,8 +77,8 @@ def table_lines(
     for row, more in zip_longest(cells, beneath, fillvalue=""):
         lines.append(_line(row, widths))
         if more:
-            said = f"{_GAP * 2}{plain(more)}"
-            lines.append(cut(said, room) if room else said)
+            text = f"{_GAP * 2}{plain(more)}"
+            lines.append(cut(text, room) if room else text)
     return lines
 
 
@@ -92,21 +92,21 @@ def narrowed(widths: Sequence[int], heads: Sequence[str], room: int) -> list[int
 
     Columns keep a readable minimum. Ids stay whole, because a part of one does not identify a node.
     """
-    found = list(widths)
+    shrunk = list(widths)
     least = [
         width if head == ID else min(width, max(_LEAST, _width(head)))
         for width, head in zip(widths, heads, strict=True)
     ]
-    while len(found) > 1 and _total(least[: len(found)]) > room:
-        if len(found) == len(widths):
+    while len(shrunk) > 1 and _total(least[: len(shrunk)]) > room:
+        if len(shrunk) == len(widths):
             room -= len(_GAP) + 1
-        found.pop()
-    over = _total(found) - room
+        shrunk.pop()
+    excess = _total(shrunk) - room
     for floors in (least, [1] * len(least)):
-        while over > 0 and (spare := [i for i, width in enumerate(found) if width > floors[i]]):
-            found[max(spare, key=found.__getitem__)] -= 1
-            over -= 1
-    return found
+        while excess > 0 and (spare := [i for i, width in enumerate(shrunk) if width > floors[i]]):
+            shrunk[max(spare, key=shrunk.__getitem__)] -= 1
+            excess -= 1
+    return shrunk
 
 
 def _total(widths: Sequence[int]) -> int:
@@ -117,22 +117,24 @@ def cut(text: str, width: int) -> str:
     """Return a text cut to so many columns, with … if it does not fit."""
     if _width(text) <= width:
         return text
-    kept, left = "", width - 1
+    prefix, remaining = "", width - 1
     for c in text:
-        left -= _width(c)
-        if left < 0:
+        remaining -= _width(c)
+        if remaining < 0:
             break
-        kept += c
-    return f"{kept}…"
+        prefix += c
+    return f"{prefix}…"
 
 
 def shown_ids(ids: Iterable[str], *, wide: bool) -> Mapping[str, str]:
     """Map each node's id to its shown form: whole, or on a terminal the shortest prefix that is unique among them."""
-    known = set(ids)
-    length = max(map(len, known), default=0)
+    all_ids = set(ids)
+    length = max(map(len, all_ids), default=0)
     if not wide and sys.stdout.isatty():
-        length = next(n for n in range(SHORT_ID, 1000) if len({i[:n] for i in known}) == len(known))
-    return {full: full[:length] for full in known}
+        length = next(
+            n for n in range(SHORT_ID, 1000) if len({i[:n] for i in all_ids}) == len(all_ids)
+        )
+    return {full: full[:length] for full in all_ids}
 
 
 def say_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -171,18 +173,18 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
         return "-"
     slots = [r["slots"] for r in replicas]
     of_slots = f" of {sum(slots)}" if all(slots) else ""
-    said = [f"{sum(r['in_flight'] for r in replicas)}{of_slots} in flight"]
+    parts = [f"{sum(r['in_flight'] for r in replicas)}{of_slots} in flight"]
     if of_slots and any(r["learned"] for r in replicas):
-        said.append(f"capacity: learned {sum(slots)}")
+        parts.append(f"capacity: learned {sum(slots)}")
     if queued := sum(r["queued"] for r in replicas):
-        said.append(f"{queued} queued")
+        parts.append(f"{queued} queued")
     if rate := sum(r["rate"] for r in replicas):
-        said.append(f"~{rate:.0f} tokens/s")
+        parts.append(f"~{rate:.0f} tokens/s")
     if len(replicas) == 1 and replicas[0]["first_byte"] is not None:
-        said.append(f"first byte in {duration(replicas[0]['first_byte'])}")
+        parts.append(f"first byte in {duration(replicas[0]['first_byte'])}")
     if age := max(r["age"] for r in replicas):
-        said.append(f"{duration(age)} ago")
-    return ", ".join(said)
+        parts.append(f"{duration(age)} ago")
+    return ", ".join(parts)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -72,10 +72,10 @@ def counters_in(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> TopC
     return TopCounters(requests, tokens["prompt"], tokens["completion"], lag)
 
 
-def rates(before: TopLook, look: TopLook) -> Rates:
+def rates(before: TopLook, snapshot: TopLook) -> Rates:
     """Return the rates between two samples; the counters of a node that restarted meanwhile begin at zero."""
-    took = max(look.at - before.at, 1e-9)
-    old, new = before.counters, look.counters
+    took = max(snapshot.at - before.at, 1e-9)
+    old, new = before.counters, snapshot.counters
     anew = sum(new.requests.values()) < sum(old.requests.values())
     old = TopCounters() if anew else old
 
@@ -94,25 +94,25 @@ def rates(before: TopLook, look: TopLook) -> Rates:
     )
 
 
-def as_json(before: TopLook, look: TopLook) -> dict[str, Any]:
+def as_json(before: TopLook, snapshot: TopLook) -> dict[str, Any]:
     """Return the view as data for JSON."""
-    found = rates(before, look)
+    per_second = rates(before, snapshot)
     return {
-        "node": look.status["name"],
-        "peer": look.status["peer"],
-        "seconds": round(look.at - before.at, 3),
+        "node": snapshot.status["name"],
+        "peer": snapshot.status["peer"],
+        "seconds": round(snapshot.at - before.at, 3),
         "requests": {
-            "per_second": round(found.requests, 3),
-            "failed_per_second": round(found.failed, 3),
-            "refused_per_second": round(found.refused, 3),
-            "left_per_second": round(found.left, 3),
-            "in_flight": look.status["in_flight"],
+            "per_second": round(per_second.requests, 3),
+            "failed_per_second": round(per_second.failed, 3),
+            "refused_per_second": round(per_second.refused, 3),
+            "left_per_second": round(per_second.left, 3),
+            "in_flight": snapshot.status["in_flight"],
         },
         "tokens": {
-            "read_per_second": round(found.read, 3),
-            "written_per_second": round(found.written, 3),
+            "read_per_second": round(per_second.read, 3),
+            "written_per_second": round(per_second.written, 3),
         },
-        "loop_lag": look.counters.lag,
+        "loop_lag": snapshot.counters.lag,
         "nodes": [
             {
                 "node": row["node"],
@@ -123,45 +123,45 @@ def as_json(before: TopLook, look: TopLook) -> dict[str, Any]:
                 "connection": row["connection"],
                 **_busy(row["load"]),
             }
-            for row in _nodes(look)
+            for row in _nodes(snapshot)
         ],
-        "models": list(models(look)),
+        "models": list(models(snapshot)),
     }
 
 
 def frame(
-    before: TopLook, look: TopLook, *, columns: int, lines: int = 0, clock: str = ""
+    before: TopLook, snapshot: TopLook, *, columns: int, lines: int = 0, clock: str = ""
 ) -> list[str]:
     """Return the lines of one screen, cut to so many columns and lines; 0 for any number of lines."""
-    heads = [cut(plain(line), columns) for line in _heads(before, look, clock)]
+    heads = [cut(plain(line), columns) for line in _heads(before, snapshot, clock)]
     nodes = table_lines(
         ("NODE", "STATE", "MODELS", "IN FLIGHT", "QUEUED", "TOKENS/S", "ROUND TRIP", "ROUTE"),
-        map(_node_row, _nodes(look)),
+        map(_node_row, _nodes(snapshot)),
         room=columns,
     )
     served = table_lines(
         ("MODEL", "REPLICAS", "IN FLIGHT", "QUEUED", "TOKENS/S", "EXPECTED", "HEALTH"),
-        map(_model_row, models(look)),
+        map(_model_row, models(snapshot)),
         room=columns,
     )
     if lines:
-        room = lines - len(heads) - 2
-        share = max(_FEWEST_ROWS, room // 2, room - len(served))
+        height = lines - len(heads) - 2
+        share = max(_FEWEST_ROWS, height // 2, height - len(served))
         nodes = _first(nodes, share)
-        served = _first(served, max(_FEWEST_ROWS, room - len(nodes)))
+        served = _first(served, max(_FEWEST_ROWS, height - len(nodes)))
     picture = [*heads, "", *nodes, "", *served]
     return picture[:lines] if lines else picture
 
 
-def models(look: TopLook) -> Iterable[dict[str, Any]]:
+def models(snapshot: TopLook) -> Iterable[dict[str, Any]]:
     """Yield a row for each model, the busiest first."""
-    found: dict[tuple[str, str, int], list[_Row]] = {}
-    for node in look.catalog:
+    by_model: dict[tuple[str, str, int], list[_Row]] = {}
+    for node in snapshot.catalog:
         for service in node["services"]:
             key = service["project"], service["model"], service["type"]
-            found.setdefault(key, []).append(service)
+            by_model.setdefault(key, []).append(service)
     loads: dict[tuple[str, str, int], list[_Row]] = {}
-    for node in look.nodes:
+    for node in snapshot.nodes:
         for row in node["load"]:
             loads.setdefault((row["project"], row["model"], row["type"]), []).append(row)
     rows = [
@@ -170,10 +170,10 @@ def models(look: TopLook) -> Iterable[dict[str, Any]]:
             "type": key[2],
             "replicas": len(services),
             **_busy(loads.get(key, ())),
-            "expected": list(look.expected.get(f"{key[0]}/{key[1]}", ())) if not key[2] else [],
+            "expected": list(snapshot.expected.get(f"{key[0]}/{key[1]}", ())) if not key[2] else [],
             "health": list(dict.fromkeys(s["health"] for s in services if "health" in s)),
         }
-        for key, services in found.items()
+        for key, services in by_model.items()
     ]
     return sorted(rows, key=lambda row: (-row["in_flight"], -row["queued"], row["model"]))
 
@@ -190,31 +190,33 @@ def _busy(load: Iterable[_Row]) -> dict[str, Any]:
     }
 
 
-def _heads(before: TopLook, look: TopLook, clock: str) -> Iterable[str]:
-    status, found = look.status, rates(before, look)
+def _heads(before: TopLook, snapshot: TopLook, clock: str) -> Iterable[str]:
+    status, per_second = snapshot.status, rates(before, snapshot)
     unwell = [part for part, state in status["ready"].items() if state != "ok"]
     state = f"degraded ({', '.join(unwell)})" if unwell else "ok"
-    alive, known = status["nodes_alive"], len(look.nodes)
+    alive, total = status["nodes_alive"], len(snapshot.nodes)
     name = status["name"] or status["peer"][:_SHORT_ID]
     yield (
-        f"{name}  {state}  up {duration(status['uptime'])}  {alive} of {known} nodes alive"
+        f"{name}  {state}  up {duration(status['uptime'])}  {alive} of {total} nodes alive"
         f"  {status['version']}  {clock}".rstrip()
     )
     yield (
-        f"requests to this node: {found.requests:,.1f}/s, {status['in_flight']} in flight, "
-        f"{found.failed:,.1f}/s failed, {found.refused:,.1f}/s refused"
+        f"requests to this node: {per_second.requests:,.1f}/s, {status['in_flight']} in flight, "
+        f"{per_second.failed:,.1f}/s failed, {per_second.refused:,.1f}/s refused"
     )
     processes = status["processes"]
     also = f", {processes} processes" if processes > 1 else ""
     yield (
-        f"its workers' tokens: {found.read:,.0f}/s input, {found.written:,.0f}/s output; "
-        f"event loop lag {duration(look.counters.lag)}{also}"
+        f"its workers' tokens: {per_second.read:,.0f}/s input, {per_second.written:,.0f}/s output; "
+        f"event loop lag {duration(snapshot.counters.lag)}{also}"
     )
 
 
-def _nodes(look: TopLook) -> Sequence[_Row]:
+def _nodes(snapshot: TopLook) -> Sequence[_Row]:
     """Return the nodes, sorted by name, the queried one first."""
-    return sorted(look.nodes, key=lambda row: (not row["self"], row.get("name", ""), row["node"]))
+    return sorted(
+        snapshot.nodes, key=lambda row: (not row["self"], row.get("name", ""), row["node"])
+    )
 
 
 def _node_row(row: _Row) -> Sequence[object]:
@@ -256,8 +258,8 @@ def _expected(each: Sequence[float]) -> str:
     return f"{soonest:.2f} s" if len(each) == 1 else f"{soonest:.2f} to {latest:.2f} s"
 
 
-def _first(table: Sequence[str], most: int) -> list[str]:
+def _first(table: Sequence[str], limit: int) -> list[str]:
     """Return at most so many lines of a table; if it is cut, the last line tells how many rows are left out."""
-    if len(table) <= most:
+    if len(table) <= limit:
         return list(table)
-    return [*table[: most - 1], f"… {len(table) - most + 1} more"]
+    return [*table[: limit - 1], f"… {len(table) - limit + 1} more"]

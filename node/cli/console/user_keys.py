@@ -30,15 +30,15 @@ def create(arguments: argparse.Namespace) -> int:
     if bool(arguments.name) == bool(arguments.csv):
         raise WrongUsage("pass the user's name, or a table of users with --csv FILE")
     rows = _rows(Path(arguments.csv)) if arguments.csv else [{"name": arguments.name}]
-    wanted = [_wanted(row, arguments) for row in rows]
-    made = client(arguments).post(PATH, {"keys": wanted})["keys"]
-    return _say_keys(made, arguments, as_csv=bool(arguments.csv))
+    keys = [_wanted(row, arguments) for row in rows]
+    created = client(arguments).post(PATH, {"keys": keys})["keys"]
+    return _say_keys(created, arguments, as_csv=bool(arguments.csv))
 
 
 def rotate(arguments: argparse.Namespace) -> int:
     """Replace a key."""
-    made = client(arguments).post(f"{PATH}/{_named(arguments)}/rotate", {})["keys"]
-    return _say_keys(made, arguments)
+    created = client(arguments).post(f"{PATH}/{_named(arguments)}/rotate", {})["keys"]
+    return _say_keys(created, arguments)
 
 
 def revoke(arguments: argparse.Namespace) -> int:
@@ -53,18 +53,18 @@ def revoke(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """List all keys, or show one."""
-    found: Sequence[dict[str, Any]] = client(arguments).get(PATH, holds="keys")["keys"]
+    keys: Sequence[dict[str, Any]] = client(arguments).get(PATH, holds="keys")["keys"]
     if arguments.action == "list":
-        return _list(found, as_json=arguments.json)
-    one = next((key for key in found if key["name"] == arguments.name), None)
-    if one is None:
+        return _list(keys, as_json=arguments.json)
+    selected = next((key for key in keys if key["name"] == arguments.name), None)
+    if selected is None:
         raise CommandFailed(
             f"there is no key {arguments.name!r}; `modelvine key list` shows all keys"
         )
     if arguments.json:
-        say_json(one)
+        say_json(selected)
     else:
-        say_fields(_fields(one))
+        say_fields(_fields(selected))
     return 0
 
 
@@ -72,19 +72,19 @@ def seconds_of(text: str) -> float:
     """Return the seconds of a time such as `30d`, 0 for never; raise `WrongUsage`."""
     if text.strip().lower() in _NEVER:
         return 0.0
-    found = _TIME.fullmatch(text.strip().lower())
-    if found is None or not int(found[1]):
+    match = _TIME.fullmatch(text.strip().lower())
+    if match is None or not int(match[1]):
         raise WrongUsage(
             f"--expires is {text!r}: write a time like 90m, 12h, 30d, 8w or 1y, or never"
         )
-    return float(int(found[1]) * _SECONDS[found[2]])
+    return float(int(match[1]) * _SECONDS[match[2]])
 
 
 def model_limit(text: str) -> dict[str, object]:
     """Return the limits in a text such as `llama*:rpm=60,tpm=10000`; raise `WrongUsage`."""
     # A model's name may hold a colon itself.
-    pattern, _, said = text.rpartition(":")
-    limits = [part.partition("=") for part in said.split(",")]
+    pattern, _, terms = text.rpartition(":")
+    limits = [part.partition("=") for part in terms.split(",")]
     names = [name.strip().replace("-", "_") for name, _, _ in limits]
     good = all(name in LIMITS for name in names) and len(set(names)) == len(names)
     if not (pattern and good and all(_is_number(value) for _, _, value in limits)):
@@ -101,35 +101,35 @@ def _is_number(text: str) -> bool:
 
 
 def _say_keys(
-    made: Sequence[Mapping[str, str]], arguments: argparse.Namespace, *, as_csv: bool = False
+    created: Sequence[Mapping[str, str]], arguments: argparse.Namespace, *, as_csv: bool = False
 ) -> int:
-    names = ", ".join(plain(one["name"]) for one in made)
+    names = ", ".join(plain(key["name"]) for key in created)
     advice = f"created without being shown: {names}; `modelvine key rotate NAME` gives a new secret"
     with shown_once(advice):
         if arguments.json:
-            say_json(made)
+            say_json(created)
         elif as_csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
-            writer.writerows([("name", "key"), *((one["name"], one["key"]) for one in made)])
+            writer.writerows([("name", "key"), *((key["name"], key["key"]) for key in created)])
         else:
-            _say_key(made[0])
+            _say_key(created[0])
     return 0
 
 
-def _say_key(made: Mapping[str, str]) -> None:
-    print(plain(made["key"]), flush=True)
+def _say_key(created: Mapping[str, str]) -> None:
+    print(plain(created["key"]), flush=True)
     # On standard error, apart from the output that a script reads.
     print(
         plain(
-            f"this is the key of {made['name']}: use it like an OpenAI key; it is shown only once"
+            f"this is the key of {created['name']}: use it like an OpenAI key; it is shown only once"
         ),
         file=sys.stderr,
     )
 
 
-def _list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
+def _list(keys: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
     if as_json:
-        say_json(found)
+        say_json(keys)
         return 0
     say_table(
         ("NAME", "KEY", "ROLE", "MODELS", "LIMITS", "STATE"),
@@ -142,7 +142,7 @@ def _list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
                 _limits(k) or "none",
                 _state(k),
             )
-            for k in found
+            for k in keys
         ),
         none="there are no keys: create one with `modelvine key create NAME`",
     )
@@ -160,19 +160,21 @@ def _fields(key: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _limits(key: Mapping[str, Any]) -> str:
-    said = [*_numbers(key), *(["after all others"] if key.get("background") else [])]
-    apart = [f"{one['model']}: {', '.join(_numbers(one))}" for one in key.get("model_limits", ())]
-    return "; ".join([", ".join(said), *apart] if said else apart)
+    parts = [*_numbers(key), *(["after all others"] if key.get("background") else [])]
+    apart = [
+        f"{limit['model']}: {', '.join(_numbers(limit))}" for limit in key.get("model_limits", ())
+    ]
+    return "; ".join([", ".join(parts), *apart] if parts else apart)
 
 
 def _numbers(limits: Mapping[str, Any]) -> list[str]:
-    words = {
+    templates = {
         "rpm": "{:,} requests a minute",
         "tpm": "{:,} tokens a minute",
         "tokens_per_day": "{:,} tokens a day",
         "concurrency": "{:,} concurrent",
     }
-    return [text.format(limits[name]) for name, text in words.items() if limits.get(name)]
+    return [text.format(limits[name]) for name, text in templates.items() if limits.get(name)]
 
 
 def _state(key: Mapping[str, Any]) -> str:
@@ -224,7 +226,7 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
 
 def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, object]:
     """Return the request for one key: the values of its row, and the options for the rest."""
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": row["name"].strip(),
         "models": patterns_in(row.get("models", "")) or arguments.models,
         "role": row.get("role", "").strip() or arguments.role,
@@ -233,12 +235,12 @@ def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, 
     after = row.get("background", "").strip().lower()
     if after not in _YES + _NO:
         raise WrongUsage(f"{row['name']}: background is {after!r}, not yes or no")
-    said["background"] = after in _YES or arguments.background
+    fields["background"] = after in _YES or arguments.background
     apart = row.get("model_limit", "").split() or arguments.model_limit
-    said["model_limits"] = [model_limit(text) for text in apart]
+    fields["model_limits"] = [model_limit(text) for text in apart]
     for option in LIMITS:
         text = row.get(option, "").strip()
         if text and not _is_number(text):
             raise WrongUsage(f"{row['name']}: {option} is {text!r}, not a whole number")
-        said[option] = int(text) if text else getattr(arguments, option)
-    return said
+        fields[option] = int(text) if text else getattr(arguments, option)
+    return fields

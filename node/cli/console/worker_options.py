@@ -22,10 +22,12 @@ def told(row: Mapping[str, Any]) -> str:
     parts = [str(row.get("software") or "")]
     if context := row.get("context"):
         parts.append(f"{context:,} tokens")
-    if takes := row.get("input_modalities"):
-        parts.append(f"takes {', '.join(map(str, takes))}")
-    if gives := [word for word in row.get("output_modalities") or () if word != "text"]:
-        parts.append(f"gives {', '.join(map(str, gives))}")
+    if inputs := row.get("input_modalities"):
+        parts.append(f"takes {', '.join(map(str, inputs))}")
+    if outputs := [
+        modality for modality in row.get("output_modalities") or () if modality != "text"
+    ]:
+        parts.append(f"gives {', '.join(map(str, outputs))}")
     if row.get("tools"):
         parts.append("calls tools")
     if slots := row.get("slots"):
@@ -123,7 +125,7 @@ def add_header(parser: argparse.ArgumentParser) -> None:
 
 def asked(arguments: argparse.Namespace) -> dict[str, object]:
     """Return the options that were given, by the API's names."""
-    said = {
+    fields = {
         "capacity": arguments.capacity,
         "context": arguments.context,
         "input_modalities": arguments.takes,
@@ -131,7 +133,7 @@ def asked(arguments: argparse.Namespace) -> dict[str, object]:
         "headers": dict(arguments.header),
         "load": dict(arguments.load),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _type(text: str) -> int:
@@ -151,10 +153,10 @@ def _count(text: str) -> int:
 
 
 def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
-    if not set(words) <= set(MODALITIES):
+    modalities = [modality.strip() for modality in text.split(",")]
+    if not set(modalities) <= set(MODALITIES):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(MODALITIES)}")
-    return words
+    return modalities
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -163,9 +165,9 @@ def _header(text: str) -> tuple[str, str]:
         # The text may be a key, and this message may be logged, so it is left out.
         raise argparse.ArgumentTypeError("a header looks like 'name: value'")
     value = value.strip()
-    if named := _NEAR_FILE.fullmatch(value):
+    if match := _NEAR_FILE.fullmatch(value):
         # The node, which has another working directory, takes only absolute paths for files.
-        value = f"{named[1]}@{Path(named[2]).absolute()}"
+        value = f"{match[1]}@{Path(match[2]).absolute()}"
     return name.strip(), value
 
 

@@ -43,15 +43,15 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
     async def messages(http: web.Request) -> web.StreamResponse:
         async def ask() -> AnswerForm:
-            asked = read(await read_fields(http, context.settings))
-            request = request_of(context, http, Kind.CHAT, encode_json(asked.fields))
+            mapped = read(await read_fields(http, context.settings))
+            request = request_of(context, http, Kind.CHAT, encode_json(mapped.fields))
             own_id = f"{getrandbits(128):032x}"
             limit = context.settings.router.max_event_bytes
-            encoder = AnthropicEvents(asked, http[ID], own_id, max_event_bytes=limit)
-            return AnswerForm(request, encoder, asked.dropped)
+            encoder = AnthropicEvents(mapped, http[ID], own_id, max_event_bytes=limit)
+            return AnswerForm(request, encoder, mapped.dropped)
 
-        def refuse(said: Refusal) -> Refusal:
-            return in_own_form(said, http[ID])
+        def refuse(refusal: Refusal) -> Refusal:
+            return in_own_form(refusal, http[ID])
 
         return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
 
@@ -59,10 +59,10 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
         try:
             fields = read(await read_fields(http, context.settings), limited=False).fields
             request = request_of(context, http, Kind.CHAT, encode_json(fields))
-            found = await counted_tokens(context, http.get(PRINCIPAL, ANYBODY), request, fields)
+            counted = await counted_tokens(context, http.get(PRINCIPAL, ANYBODY), request, fields)
         except KNOWN as error:
             return in_own_form(refusal(error), http[ID]).response()
         estimate = {"input_tokens": estimated_tokens(fields), "estimated": True}
-        return json_answer(estimate if found is None else {"input_tokens": found})
+        return json_answer(estimate if counted is None else {"input_tokens": counted})
 
     return [web.post(MESSAGES, messages), web.post(COUNT, count)]

@@ -33,11 +33,11 @@ MAX_CALLS = 1_024
 Said: TypeAlias = Delta | ReasoningPiece | CallPart
 
 
-def content_of(said: Sequence[Said], own_id: str) -> list[dict[str, object]]:
+def content_of(pieces: Sequence[Said], own_id: str) -> list[dict[str, object]]:
     """Return the blocks of an answer in one piece."""
     blocks: list[dict[str, object]] = []
     calls: dict[int, dict[str, object]] = {}
-    for part in said:
+    for part in pieces:
         match part:
             case CallPart(index=index) if index in calls:
                 calls[index]["input"] = f"{calls[index]['input']}{part.arguments}"
@@ -76,9 +76,9 @@ class Blocks:
         self._open: tuple[str, int] | None = None
         self._calls: set[int] = set()
 
-    def take(self, said: Sequence[Said]) -> bytes:
+    def take(self, pieces: Sequence[Said]) -> bytes:
         """Return the events for a piece of an answer; raise `WorkerFailed` for pieces that cannot be put together."""
-        return b"".join(map(self._event, said))
+        return b"".join(map(self._event, pieces))
 
     def close(self) -> bytes:
         """Close the open block, and return the event of that."""
@@ -103,14 +103,14 @@ class Blocks:
                 return self._part(part)
 
     def _part(self, part: CallPart) -> bytes:
-        place = ("tool_use", part.index)
+        key = ("tool_use", part.index)
         opened = b""
-        if self._open != place:
+        if self._open != key:
             if part.index in self._calls:
                 if not part.arguments:
                     return b""
                 raise WorkerFailed("the worker interleaves several tool calls")
-            opened = self._opened(place, _call(part, len(self._calls), self._own_id))
+            opened = self._opened(key, _call(part, len(self._calls), self._own_id))
             self._calls.add(part.index)
         if not part.arguments:
             return opened
@@ -120,12 +120,12 @@ class Blocks:
     def _calling(self) -> bool:
         return self._open is not None and self._open[0] == "tool_use"
 
-    def _opened(self, place: tuple[str, int], empty: Mapping[str, object]) -> bytes:
+    def _opened(self, key: tuple[str, int], empty: Mapping[str, object]) -> bytes:
         """Open a block unless it is open already, and return the events of that."""
-        if self._open == place:
+        if self._open == key:
             return b""
         closed = self.close()
-        self._open = place
+        self._open = key
         self._index += 1
         return closed + event("content_block_start", index=self._index, content_block=empty)
 
@@ -150,8 +150,8 @@ def _put(blocks: list[dict[str, object]], kind: str, text: str) -> None:
 
 
 def _object(arguments: str) -> dict[str, object]:
-    said = arguments_object(arguments)
-    return {UNREADABLE: arguments} if said is None else said
+    parsed = arguments_object(arguments)
+    return {UNREADABLE: arguments} if parsed is None else parsed
 
 
 _REASONS: Mapping[Reason, str] = {
@@ -166,11 +166,11 @@ class AnthropicEvents(TextEncoder):
     """Encoder of one answer."""
 
     def __init__(
-        self, asked: MessagesRequest, request_id: str, own_id: str, *, max_event_bytes: int
+        self, request: MessagesRequest, request_id: str, own_id: str, *, max_event_bytes: int
     ) -> None:
         """`own_id` is the answer's id: a caller's own request id may occur twice in one conversation."""
-        super().__init__(Kind.CHAT, streams=asked.stream, max_event_bytes=max_event_bytes)
-        self._asked = asked
+        super().__init__(Kind.CHAT, streams=request.stream, max_event_bytes=max_event_bytes)
+        self._asked = request
         self._request_id = request_id
         self._id = own_id
         self._blocks = Blocks(own_id)
@@ -184,10 +184,10 @@ class AnthropicEvents(TextEncoder):
         """The request's id in the header that Anthropic's SDK reads."""
         return {"request-id": self._request_id}
 
-    def answer(self, heard: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[Heard]) -> object:
         """Return the message of an answer in one piece."""
-        said = self._take_end(heard)
-        content = without_prefill(content_of(said, self._id), self._asked.begun)
+        pieces = self._take_end(events)
+        content = without_prefill(content_of(pieces, self._id), self._asked.begun)
         return {**self._message(content), **self._ending(), "usage": self._usage_fields()}
 
     def opening(self) -> bytes:
@@ -198,9 +198,9 @@ class AnthropicEvents(TextEncoder):
         message = {**self._message([]), **ending, "usage": usage}
         return event("message_start", message=message)
 
-    def events(self, heard: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[Heard]) -> bytes:
         """Return the events for a piece of the answer."""
-        return self._blocks.take(self._take_end(heard))
+        return self._blocks.take(self._take_end(events))
 
     def closing(self) -> bytes:
         """Return the events that close the open block and the message."""
@@ -212,10 +212,10 @@ class AnthropicEvents(TextEncoder):
         """Return the event for a stream that broke off."""
         return errors.broken(failure, self._request_id)
 
-    def _take_end(self, heard: Sequence[Heard]) -> list[Delta | ReasoningPiece | CallPart]:
+    def _take_end(self, events: Sequence[Heard]) -> list[Delta | ReasoningPiece | CallPart]:
         """Record finish reason and usage; return the other events that this caller gets."""
-        said: list[Delta | ReasoningPiece | CallPart] = []
-        for part in heard:
+        pieces: list[Delta | ReasoningPiece | CallPart] = []
+        for part in events:
             match part:
                 case Usage():
                     self._usage = part
@@ -225,8 +225,8 @@ class AnthropicEvents(TextEncoder):
                     self._bytes += len(text.encode())
                     self._called = self._called or isinstance(part, CallPart)
                     if self._asked.thinks or not isinstance(part, ReasoningPiece):
-                        said.append(part)
-        return said
+                        pieces.append(part)
+        return pieces
 
     def _message(self, content: list[dict[str, object]]) -> dict[str, object]:
         return {
@@ -253,8 +253,8 @@ class AnthropicEvents(TextEncoder):
         usage = self._usage or Usage(
             estimated_tokens(self._asked.fields), -(-self._bytes // USUAL_BYTES), estimated=True
         )
-        said: dict[str, object] = {
+        fields: dict[str, object] = {
             "input_tokens": usage.prompt,
             "output_tokens": usage.completion,
         }
-        return said | ({"estimated": True} if usage.estimated else {})
+        return fields | ({"estimated": True} if usage.estimated else {})

@@ -14,18 +14,18 @@ from router.errors import BadRequest, Looped
 from router.openai.text_parser import TextFailure
 
 
-def field_error(where: str, words: str) -> BadRequest:
-    """Return the error for the value at a place; `words` continue a sentence that begins with its name."""
-    return BadRequest(f"`{where}` {words}", param=where)
+def field_error(path: str, message: str) -> BadRequest:
+    """Return the error for the value at a place; `message` continue a sentence that begins with its name."""
+    return BadRequest(f"`{path}` {message}", param=path)
 
 
-def mapping(fields: Mapping[str, object], name: str, where: str) -> Mapping[str, object]:
+def mapping(fields: Mapping[str, object], name: str, path: str) -> Mapping[str, object]:
     """Return a field that is an object, an empty one where it is missing; raise `BadRequest`."""
     value = fields.get(name)
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise field_error(where, "must be an object")
+        raise field_error(path, "must be an object")
     return value
 
 
@@ -35,25 +35,25 @@ def fields_of(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def required_text(
-    fields: Mapping[str, object], name: str, where: str, *, most: int, least: int = 1
+    fields: Mapping[str, object], name: str, path: str, *, most: int, least: int = 1
 ) -> str:
     """Return a required text of `least` to `most` characters; raise `BadRequest`."""
     value = fields.get(name)
     if not isinstance(value, str) or not least <= len(value) <= most:
-        raise field_error(f"{where}.{name}", f"must be a text of {least} to {most:,} characters")
+        raise field_error(f"{path}.{name}", f"must be a text of {least} to {most:,} characters")
     return value
 
 
-def rows(given: object, where: str, most: int) -> Iterator[tuple[str, Mapping[str, object]]]:
+def rows(value: object, path: str, limit: int) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the objects of a list, each with its place; raise `BadRequest`."""
-    if not isinstance(given, list):
-        raise field_error(where, "must be a list")
-    if len(given) > most:
-        raise field_error(where, f"lists at most {most:,}")
-    for at, row in enumerate(given):
+    if not isinstance(value, list):
+        raise field_error(path, "must be a list")
+    if len(value) > limit:
+        raise field_error(path, f"lists at most {limit:,}")
+    for index, row in enumerate(value):
         if not isinstance(row, dict):
-            raise field_error(f"{where}[{at}]", "must be an object")
-        yield f"{where}[{at}]", row
+            raise field_error(f"{path}[{index}]", "must be an object")
+        yield f"{path}[{index}]", row
 
 
 _TYPES: Mapping[int, str] = {
@@ -83,8 +83,8 @@ def status_of(status: int) -> int:
 
 def type_of(status: int) -> str:
     """Return Anthropic's error type for one of this node's statuses."""
-    own = status_of(status)
-    return _TYPES.get(own, "invalid_request_error" if own < 500 else "api_error")
+    own_type = status_of(status)
+    return _TYPES.get(own_type, "invalid_request_error" if own_type < 500 else "api_error")
 
 
 def refused(refusal: Refusal, request_id: str) -> Refusal:
@@ -103,8 +103,8 @@ def broken(failure: TextFailure, request_id: str) -> bytes:
         kind = type_of(status)
     else:
         kind = failure.type if failure.type in _TYPES_OF_OPENAI else "api_error"
-    said = _body(kind, failure.message, request_id)
-    return b"event: error\ndata: " + orjson.dumps(said) + b"\n\n"
+    body = _body(kind, failure.message, request_id)
+    return b"event: error\ndata: " + orjson.dumps(body) + b"\n\n"
 
 
 def _body(kind: str, message: str, request_id: str) -> dict[str, object]:

@@ -101,7 +101,7 @@ def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesReque
     tools, unheard = tools_of(fields)
     thinks, budget = _thinking(fields)
     messages = messages_of(fields)
-    said = {
+    body = {
         "model": read_required_text(fields, "model", MAX_MODEL_CHARACTERS),
         "messages": messages,
         "max_tokens": read_integer(fields, "max_tokens", 1, _MOST_TOKENS),
@@ -118,7 +118,7 @@ def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesReque
         **{name: fields.get(name) for name in PASSED},
     }
     return MessagesRequest(
-        fields={name: value for name, value in said.items() if value is not None},
+        fields={name: value for name, value in body.items() if value is not None},
         thinks=thinks,
         others=unread_fields(fields, READ | BESIDE),
         unheard=(*unheard, *budget),
@@ -131,10 +131,10 @@ def _stops(fields: Mapping[str, object]) -> list[str] | None:
         return None
     if not isinstance(stops, list) or len(stops) > MAX_STOPS:
         raise field_error("stop_sequences", f"must be a list of at most {MAX_STOPS} texts")
-    for at, stop in enumerate(stops):
+    for index, stop in enumerate(stops):
         if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARACTERS:
             raise field_error(
-                f"stop_sequences[{at}]",
+                f"stop_sequences[{index}]",
                 f"must be a text of 1 to {MAX_STOP_CHARACTERS:,} characters",
             )
     return stops
@@ -150,27 +150,27 @@ def _thinking(fields: Mapping[str, object]) -> tuple[bool, tuple[str, ...]]:
     kind = read_choice(thinking, "thinking.type", *_THINKING)
     shown = read_choice(thinking, "thinking.display", "summarized", "omitted")
     limited = read_integer(thinking, "thinking.budget_tokens", 1, _MOST_TOKENS) is not None
-    wanted = kind != "disabled" and shown != "omitted"
-    return wanted, ("thinking.budget_tokens",) if limited else ()
+    is_wanted = kind != "disabled" and shown != "omitted"
+    return is_wanted, ("thinking.budget_tokens",) if limited else ()
 
 
 def _output(fields: Mapping[str, object]) -> dict[str, object]:
-    wanted = fields_of(fields, "output_config")
-    said: dict[str, object] = {}
-    if wanted.get("output_config.effort") is not None:
-        effort = read_choice(wanted, "output_config.effort", *_EFFORTS)
-        said["reasoning_effort"] = _HIGHEST.get(effort, effort)
-    match wanted.get("output_config.format"):
+    config = fields_of(fields, "output_config")
+    output: dict[str, object] = {}
+    if config.get("output_config.effort") is not None:
+        effort = read_choice(config, "output_config.effort", *_EFFORTS)
+        output["reasoning_effort"] = _HIGHEST.get(effort, effort)
+    match config.get("output_config.format"):
         case None:
             pass
         case {"type": "json_schema", "schema": dict(schema)}:
-            named = {"name": "answer", "schema": schema, "strict": True}
-            said["response_format"] = {"type": "json_schema", "json_schema": named}
+            named_schema = {"name": "answer", "schema": schema, "strict": True}
+            output["response_format"] = {"type": "json_schema", "json_schema": named_schema}
         case _:
             raise field_error(
                 "output_config.format", "must be of type json_schema, with its schema"
             )
-    return said
+    return output
 
 
 def _streaming(fields: Mapping[str, object]) -> dict[str, object]:

@@ -24,8 +24,8 @@ MESSAGE_TOKENS = 4
 
 def estimated_tokens(fields: Mapping[str, object]) -> int:
     """Return the estimated tokens of a request in OpenAI's form, by the length of its texts."""
-    said = sum(len(text.encode()) for text in texts_of(fields))
-    return -(-said // USUAL_BYTES) + tokens_beside_text(fields)
+    size = sum(len(text.encode()) for text in texts_of(fields))
+    return -(-size // USUAL_BYTES) + tokens_beside_text(fields)
 
 
 def tokens_beside_text(fields: Mapping[str, object]) -> int:
@@ -62,8 +62,8 @@ async def counted_tokens(
         request, kind=Kind.TOKENIZE, body=body, stream=False, waits=False, holds=False
     )
     try:
-        async with model_answer(context, principal, question) as told:
-            tokens = _tokens(await told.body())
+        async with model_answer(context, principal, question) as answer:
+            tokens = _tokens(await answer.body())
     except UnknownModel:
         raise
     except RouterError:
@@ -73,14 +73,14 @@ async def counted_tokens(
 
 def _tokens(body: bytes) -> int | None:
     try:
-        said = orjson.loads(body)
+        payload = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    match said:
+    match payload:
         case {"tokens": [*tokens]} | [*tokens]:
             return len(tokens)
     return None
 
 
-def _rows(given: object) -> list[Mapping[str, object]]:
-    return [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
+def _rows(value: object) -> list[Mapping[str, object]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []

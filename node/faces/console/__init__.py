@@ -70,8 +70,8 @@ def routes(context: Context) -> list[web.RouteDef]:
     async def page(request: web.Request) -> web.Response:
         shown = b""
         if context.access.may_view(request):
-            asked = context.topology.seen_within(PATIENCE, time.monotonic(), request[ID])
-            shown = tables(context, await asked)
+            topology = context.topology.seen_within(PATIENCE, time.monotonic(), request[ID])
+            shown = tables(context, await topology)
         body = assets()["page.html"].content.replace(PLACE, shown)
         headers = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
         return web.Response(body=body, headers={**headers, "Cache-Control": "no-store"})
@@ -128,8 +128,8 @@ MAX_ROWS = 1_000
 Row = tuple[object, ...]
 
 
-def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROWS) -> bytes:
-    """Return the tables as UTF-8, with `most` rows each; `topology` is empty until nodes have reported."""
+def tables(context: Context, topology: Mapping[str, Any], *, limit: int = MAX_ROWS) -> bytes:
+    """Return the tables as UTF-8, with `limit` rows each; `topology` is empty until nodes have reported."""
     names = {node: signed.record.name for node, signed in context.registry.catalog.held.items()}
 
     def name_of(node: str) -> str:
@@ -167,15 +167,17 @@ def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROW
     ]
     parts = [
         *_table(
-            "Nodes", ("Node", "State", "Reason", "Connection", "Version", "Models"), nodes, most
+            "Nodes", ("Node", "State", "Reason", "Connection", "Version", "Models"), nodes, limit
         ),
-        *_table("Connections", ("Node", "Node", "Route"), links, most, _told(topology, len(nodes))),
-        *_table("Models", ("Project", "Model", "Type", "Node"), models, most),
+        *_table(
+            "Connections", ("Node", "Node", "Route"), links, limit, _told(topology, len(nodes))
+        ),
+        *_table("Models", ("Project", "Model", "Type", "Node"), models, limit),
         *_table(
             "Last hour",
             ("Model", "Node", "Requests", "Failed", "Refused", "Longest queue"),
             last_hour,
-            most,
+            limit,
         ),
     ]
     # A name may contain a lone surrogate, which UTF-8 cannot encode.
@@ -189,19 +191,19 @@ def _told(topology: Mapping[str, Any], nodes: int) -> str:
 
 
 def _table(
-    title: str, columns: tuple[str, ...], rows: Iterable[Row], most: int, note: str = ""
+    title: str, columns: tuple[str, ...], rows: Iterable[Row], limit: int, note: str = ""
 ) -> Iterable[str]:
     rows = list(rows)
     yield f"<section class='pane'><h2>{title}</h2><div class='scroll'><table><thead><tr>"
     yield from (f"<th scope='col'>{column}</th>" for column in columns)
     yield "</tr></thead><tbody>"
-    for row in rows[:most]:
+    for row in rows[:limit]:
         yield f"<tr>{''.join(f'<td>{escape(str(value))}</td>' for value in row)}</tr>"
     yield "</tbody></table></div>"
     if not rows:
         yield "<p>None.</p>"
-    if len(rows) > most:
-        yield f"<p>And {len(rows) - most:,} more.</p>"
+    if len(rows) > limit:
+        yield f"<p>And {len(rows) - limit:,} more.</p>"
     if note:
         yield f"<p>{note}</p>"
     yield "</section>"

@@ -69,8 +69,8 @@ _CODES: Mapping[int, str] = {
 
 def places(settings: FacesSettings) -> Mapping[str, HostPort]:
     """Return the address of each face that the settings enable."""
-    said = settings.model_dump()
-    return {name: host_port(said[name]) for name in NAMES if said[name]}
+    faces = settings.model_dump()
+    return {name: host_port(faces[name]) for name in NAMES if faces[name]}
 
 
 async def open_faces(
@@ -78,9 +78,9 @@ async def open_faces(
 ) -> Mapping[str, HostPort]:
     """Open the faces in the settings until `closing` closes them, and return their addresses; raise `OSError` with a message."""
     opened: dict[str, HostPort] = {}
-    for name, place in places(context.settings.faces).items():
+    for name, address in places(context.settings.faces).items():
         try:
-            opened[name] = await open_face(name, context, place, closing, leaving)
+            opened[name] = await open_face(name, context, address, closing, leaving)
         except OSError as error:
             raise OSError(f"{error} (faces.{name})") from error
     return opened
@@ -89,7 +89,7 @@ async def open_faces(
 async def open_face(
     name: str,
     context: Serving,
-    place: HostPort,
+    address: HostPort,
     closing: AsyncExitStack,
     leaving: asyncio.Event | None = None,
 ) -> HostPort:
@@ -106,16 +106,16 @@ async def open_face(
         needs = f"faces.{name} needs {error.name!r}, which is not installed"
         raise OSError(f"{needs}: make extras, or pip install 'modelvine[grpc]'") from error
     file = context.settings.faces.model_dump()[f"{name}_keys"]
-    door = RpcAccess(context.access, read_keys(f"faces.{name}_keys", file), place)
+    door = RpcAccess(context.access, read_keys(f"faces.{name}_keys", file), address)
     served = rpc.serving(
         face.SERVICE,
         face.handlers(context, door),
-        str(place),
+        str(address),
         refuse=refuse,
         leaving=leaving,
         leave_within=context.settings.node.drain_timeout,
     )
-    door.place = HostPort(place.host, await closing.enter_async_context(served))
+    door.place = HostPort(address.host, await closing.enter_async_context(served))
     return door.place
 
 
@@ -127,8 +127,11 @@ class RpcKeys:
 
     def open_to(self, key: str) -> bool:
         """Return whether a key is accepted. It is compared with all keys in constant time, so that timing reveals nothing."""
-        given = key.encode()
-        return not self.known or sum(hmac.compare_digest(given, one) for one in self.known) > 0
+        presented = key.encode()
+        return (
+            not self.known
+            or sum(hmac.compare_digest(presented, known_key) for known_key in self.known) > 0
+        )
 
 
 def read_keys(setting: str, file: str) -> RpcKeys:
@@ -150,28 +153,28 @@ def read_keys(setting: str, file: str) -> RpcKeys:
 class RpcAccess:
     """Access check of a face: for holders of a key of its file or of the site, and for callers that need no key."""
 
-    def __init__(self, access: Access, held: RpcKeys, place: HostPort) -> None:
+    def __init__(self, access: Access, keys: RpcKeys, address: HostPort) -> None:
         self._access = access
-        self._held = held
-        self.place = place
+        self._held = keys
+        self.place = address
         """The address at which the face listens."""
 
     def holder(self, key: str, call: Any) -> Principal:
         """Return the principal of the caller, which sent `key` or an empty text; raise an `AuthError`."""
         if self._held.known:
-            return ANYBODY if self._held.open_to(key) else self._access.holder(key, None)
+            return ANYBODY if self._held.open_to(key) else self._access.with_key(key, None)
         near = partial(self._is_near, call)
-        found = self._access.holder(key, near)
-        if found is ANYBODY and self._access.tells_addresses and not near():
-            there = _PEER.fullmatch(unquote(call.peer()))
-            return self._access.without_key((there[1] or there[2]) if there else "")
-        return found
+        principal = self._access.with_key(key, near)
+        if principal is ANYBODY and self._access.tells_addresses and not near():
+            peer_match = _PEER.fullmatch(unquote(call.peer()))
+            return self._access.without_key((peer_match[1] or peer_match[2]) if peer_match else "")
+        return principal
 
     def _is_near(self, call: Any) -> bool:
-        there = _PEER.fullmatch(unquote(call.peer()))
-        if there is None:
+        peer_match = _PEER.fullmatch(unquote(call.peer()))
+        if peer_match is None:
             return False
-        caller = Endpoint(there[1] or there[2], int(there[3]))
+        caller = Endpoint(peer_match[1] or peer_match[2], int(peer_match[3]))
         # If the face listens at all addresses, a caller on this machine connects to the same address that it connects from.
         host = self.place.host if _is_address(self.place.host) else caller.address
         return self._access.is_local_connection(Endpoint(host, self.place.port), caller)
@@ -189,39 +192,39 @@ def refuse(error: Exception) -> Exception:
     refused = import_module("router.rpc.server").RpcRefused
     if not isinstance(error, KNOWN):
         # The text of an exception may quote the request; the traceback's places say enough.
-        where = "".join(traceback.format_tb(error.__traceback__))
-        log.error("an RPC failed with %s:\n%s", type(error).__qualname__, where)
-    said = refusal(error)
-    again = float(said.headers.get("retry-after", "0"))
+        traceback_text = "".join(traceback.format_tb(error.__traceback__))
+        log.error("an RPC failed with %s:\n%s", type(error).__qualname__, traceback_text)
+    http_refusal = refusal(error)
+    again = float(http_refusal.headers.get("retry-after", "0"))
     unserved = isinstance(error, WorkerUnable) and error.param == "model"
-    code = "UNIMPLEMENTED" if unserved else _CODES.get(said.status, "INTERNAL")
-    found: Exception = refused(code, said.body["error"]["message"], pushback=again)
-    return found
+    code = "UNIMPLEMENTED" if unserved else _CODES.get(http_refusal.status, "INTERNAL")
+    failure: Exception = refused(code, http_refusal.body["error"]["message"], pushback=again)
+    return failure
 
 
-def stops_of(given: Iterable[str], param: str) -> list[str]:
+def stops_of(texts: Iterable[str], param: str) -> list[str]:
     """Return the stop strings that are not empty; raise `BadRequest` where they are too many or too long."""
-    stops = [stop for stop in given if stop]
+    stops = [stop for stop in texts if stop]
     if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
-        words = f"at most {MAX_STOPS} stop strings of {MAX_STOP_CHARACTERS:,} characters each"
-        raise BadRequest(words, param=param)
+        message = f"at most {MAX_STOPS} stop strings of {MAX_STOP_CHARACTERS:,} characters each"
+        raise BadRequest(message, param=param)
     return stops
 
 
 def name_dropped(
-    call: Any, told: ModelAnswer, names: Mapping[str, str], unheard: Iterable[str] = ()
+    call: Any, answer: ModelAnswer, names: Mapping[str, str], unheard: Iterable[str] = ()
 ) -> None:
     """List the parameters without effect in the trailing metadata, by the caller's names.
 
     `names` maps OpenAI's names to the caller's; parameters not in it did not come from the caller. `unheard` are parameters
     without an equivalent in OpenAI's form, which only a worker of the caller's protocol understands.
     """
-    said = told.routed.answer.headers.get(DROPPED, "").split(", ")
-    heard = told.routed.answer.headers.get(HEARD, "").split(", ")
-    lost = [names[name] for name in said if name in names]
-    if not told.verbatim:
-        known = {names.get(name, name) for name in heard}
-        lost += [name for name in unheard if name not in known]
+    dropped = answer.routed.answer.headers.get(DROPPED, "").split(", ")
+    heard_names = answer.routed.answer.headers.get(HEARD, "").split(", ")
+    lost = [names[name] for name in dropped if name in names]
+    if not answer.verbatim:
+        known_names = {names.get(name, name) for name in heard_names}
+        lost += [name for name in unheard if name not in known_names]
     if lost:
         call.set_trailing_metadata(((DROPPED, ", ".join(dict.fromkeys(lost))),))
 
@@ -230,34 +233,34 @@ def request_of(
     context: Serving,
     kind: Kind,
     fields: Mapping[str, object],
-    said: Mapping[str, str],
+    metadata: Mapping[str, str],
     verbatim: Verbatim | None = None,
     principal: Principal = ANYBODY,
 ) -> Request:
-    """Return the request of an RPC, with `fields` as OpenAI's body; `said` is the RPC's metadata.
+    """Return the request of an RPC, with `fields` as OpenAI's body; `metadata` is the RPC's metadata.
 
     `verbatim` is the same request in the caller's own protocol.
 
-    Raise what `bodies.read` and `extended_via` raise, and what `Principal.ask` raises for a model that is not allowed.
+    Raise what `bodies.read` and `extended_via` raise, and what `Principal.check_models` raises for a model that is not allowed.
     """
     body = orjson.dumps(fields)
-    asked = bodies.read(body, "application/json")
-    principal.ask(asked.model)
-    passed = headers.trace_of(said)
-    passed[VIA] = headers.extended_via(said.get(VIA, ""), context.peer)
+    parsed = bodies.read(body, "application/json")
+    principal.check_models(parsed.model)
+    passed = headers.trace_of(metadata)
+    passed[VIA] = headers.extended_via(metadata.get(VIA, ""), context.peer)
     background = principal.key is not None and principal.key.background
     if background:
         passed[headers.PRIORITY] = headers.BACKGROUND
     return Request(
         id=uuid4().hex,
         kind=kind,
-        model=asked.model,
+        model=parsed.model,
         body=body,
         content_type="application/json",
-        stream=asked.stream,
+        stream=parsed.stream,
         caller=principal.key.hash if principal.key else "",
         background=background,
         verbatim=verbatim,
-        prefixes=prefixes_of(asked.fields, len(body)) if kind in TEXT else NONE,
+        prefixes=prefixes_of(parsed.fields, len(body)) if kind in TEXT else NONE,
         passed=PassedHeaders(passed),
     )

@@ -58,46 +58,46 @@ class _Face:
         self._context = context
         self._door = door
 
-    async def generate(self, asked: Any, call: Any) -> Any:
-        model, principal = self._meant(asked.api_key, call)
-        if len(asked.prompts) > MAX_PROMPTS:
+    async def generate(self, request: Any, call: Any) -> Any:
+        model, principal = self._meant(request.api_key, call)
+        if len(request.prompts) > MAX_PROMPTS:
             raise BadRequest(f"at most {MAX_PROMPTS} prompts in one message", param="prompts")
-        turn, stops = asyncio.Semaphore(AT_ONE_TIME), stops_of(asked.stop, "stop")
+        semaphore, stops = asyncio.Semaphore(AT_ONE_TIME), stops_of(request.stop, "stop")
 
         async def one(prompt: str) -> Any:
-            async with turn:
+            async with semaphore:
                 return await self._text(call, principal, model, prompt, stops)
 
         try:
             async with asyncio.TaskGroup() as group:
-                texts = [group.create_task(one(prompt)) for prompt in asked.prompts]
+                texts = [group.create_task(one(prompt)) for prompt in request.prompts]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return _GENERATE.told(generations=[text.result() for text in texts])
+        return _GENERATE.reply_class(generations=[text.result() for text in texts])
 
-    async def llm_type(self, asked: Any, call: Any) -> Any:
-        model, principal = self._meant(asked.api_key, call)
-        fields, said = {"model": model, "prompt": ""}, metadata_of(call)
-        request = request_of(self._context, Kind.COMPLETION, fields, said, principal=principal)
+    async def llm_type(self, llm_request: Any, call: Any) -> Any:
+        model, principal = self._meant(llm_request.api_key, call)
+        fields, metadata = {"model": model, "prompt": ""}, metadata_of(call)
+        request = request_of(self._context, Kind.COMPLETION, fields, metadata, principal=principal)
         explained = self._context.router.explain(request)
         if not explained.ordered and not explained.excluded:
             raise UnknownModel(model[:100])
-        return _TYPE.told(llm_type=model)
+        return _TYPE.reply_class(llm_type=model)
 
-    async def guts(self, asked: Any, call: Any) -> Any:
-        model, principal = self._meant(asked.api_key, call)
+    async def guts(self, guts_request: Any, call: Any) -> Any:
+        model, principal = self._meant(guts_request.api_key, call)
         fields = {
             "model": model,
-            "prompt": asked.prompt,
-            "fft_embeddings": asked.fft_embeddings,
-            "embedding_truncation": asked.embedding_trunkation,
-            "top_k": asked.top_k_logits,
+            "prompt": guts_request.prompt,
+            "fft_embeddings": guts_request.fft_embeddings,
+            "embedding_truncation": guts_request.embedding_trunkation,
+            "top_k": guts_request.top_k_logits,
         }
-        said = metadata_of(call)
-        request = request_of(self._context, Kind.GUTS, fields, said, principal=principal)
-        async with model_answer(self._context, principal, request) as told:
-            found = orjson.loads(await told.body())
-        match found:
+        metadata = metadata_of(call)
+        request = request_of(self._context, Kind.GUTS, fields, metadata, principal=principal)
+        async with model_answer(self._context, principal, request) as answer:
+            payload = orjson.loads(await answer.body())
+        match payload:
             case {"tokens": list(), "next": list()}:
                 pass
             case _:
@@ -113,21 +113,21 @@ class _Face:
                 "token_embedding": token["token_embedding"],
                 "hidden_state": token["hidden_state"],
             }
-            for token in found["tokens"]
+            for token in payload["tokens"]
         ]
-        return _GUTS.told(tokens=tokens, generations=found["next"])
+        return _GUTS.reply_class(tokens=tokens, generations=payload["next"])
 
     async def _text(
         self, call: Any, principal: Principal, model: str, prompt: str, stops: list[str]
     ) -> Any:
         """Return the texts for one prompt: a single one, or as many as a worker of this protocol returns."""
-        ask = partial(request_of, self._context, said=metadata_of(call), principal=principal)
+        ask = partial(request_of, self._context, metadata=metadata_of(call), principal=principal)
         fields: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS}
         fields |= {"stop": stops} if stops else {}
-        words = _GENERATE.asked(prompts=[prompt], stop=stops).SerializeToString()
-        own = Verbatim(REMOTELLM_WORDS, _GENERATE.name, words)
+        message = _GENERATE.request_class(prompts=[prompt], stop=stops).SerializeToString()
+        verbatim = Verbatim(REMOTELLM_WORDS, _GENERATE.name, message)
         fields_of_text = {**fields, "prompt": prompt}
-        request = ask(Kind.COMPLETION, fields_of_text, verbatim=own)
+        request = ask(Kind.COMPLETION, fields_of_text, verbatim=verbatim)
         try:
             return await self._told(call, principal, model, request, stops)
         except WorkerUnable:
@@ -139,23 +139,25 @@ class _Face:
     async def _told(
         self, call: Any, principal: Principal, model: str, request: Request, stops: list[str]
     ) -> Any:
-        async with model_answer(self._context, principal, request) as told:
+        async with model_answer(self._context, principal, request) as answer:
             # `stop` is the only parameter that comes from the caller.
-            name_dropped(call, told, {"stop": "stop"})
-            if told.verbatim:
-                reply = parse_message(_GENERATE.told, await told.body())
+            name_dropped(call, answer, {"stop": "stop"})
+            if answer.verbatim:
+                reply = parse_message(_GENERATE.reply_class, await answer.body())
                 if len(reply.generations) != 1:
                     raise WorkerFailed("the answer has no texts")
                 return _cut(reply.generations[0], stops)
-            heard = [event async for events in told.events() for event in events]
-        return {"generations": [_written(model, heard)]}
+            text_events = [event async for events in answer.events() for event in events]
+        return {"generations": [_written(model, text_events)]}
 
     def _meant(self, api_key: str, call: Any) -> tuple[str, Principal]:
         """Return the requested model and the principal; raise `RpcRefused` when no model is named, or an `AuthError`."""
-        said = metadata_of(call)
-        key, _, named = api_key.partition("@")
+        metadata = metadata_of(call)
+        key, _, model_name = api_key.partition("@")
         principal = self._door.holder(key, call)
-        model = named or said.get("x-model", "") or self._context.settings.faces.default_model
+        model = (
+            model_name or metadata.get("x-model", "") or self._context.settings.faces.default_model
+        )
         if not model:
             raise RpcRefused(
                 "INVALID_ARGUMENT",
@@ -166,22 +168,22 @@ class _Face:
 
 def _cut(texts: Any, stops: list[str]) -> Any:
     """Cut texts before the first stop string: servers of the protocol do not stop there."""
-    for one in texts.generations if stops else ():
+    for generation in texts.generations if stops else ():
         end = StopFilter(stops)
-        one.text = end.take(one.text) + end.rest()
+        generation.text = end.feed(generation.text) + end.flush()
     return texts
 
 
-def _written(model: str, heard: Iterable[Heard]) -> dict[str, str]:
-    heard = list(heard)
-    if heard and isinstance(heard[-1], TextFailure):
-        raise RpcRefused("INTERNAL", heard[-1].message)
-    info: dict[str, object] = {"finish_reason": text_parser.reason_of(heard), "model": model}
-    if usage := text_parser.usage_of(heard):
+def _written(model: str, events: Iterable[Heard]) -> dict[str, str]:
+    events = list(events)
+    if events and isinstance(events[-1], TextFailure):
+        raise RpcRefused("INTERNAL", events[-1].message)
+    info: dict[str, object] = {"finish_reason": text_parser.reason_of(events), "model": model}
+    if usage := text_parser.usage_of(events):
         info["token_usage"] = {
             "prompt_tokens": usage.prompt,
             "completion_tokens": usage.completion,
             "total_tokens": usage.prompt + usage.completion,
             **({"estimated": True} if usage.estimated else {}),
         }
-    return {"text": text_parser.text_of(heard), "generation_info": orjson.dumps(info).decode()}
+    return {"text": text_parser.text_of(events), "generation_info": orjson.dumps(info).decode()}

@@ -34,7 +34,7 @@ from router.translate.verbatim import LLAMA_STACK, Verbatim
 ENDPOINTS: Mapping[str, str] = {
     "POST /inference": "a chat with any model of the mesh; events if `stream` or `Accept` requests them",
     **{
-        f"{call.method} {call.path}".strip(): f"any service of type `{SERVICES[call.kinds[0]].shown}` in the mesh"
+        f"{call.method} {call.path}".strip(): f"any service of type `{SERVICES[call.kinds[0]].cli_name}` in the mesh"
         for call in CALLS
         if call.protocol == LLAMA_STACK
     },
@@ -54,15 +54,15 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 def _asking(context: Serving) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> AnswerForm:
-            given = await read_fields(http, context.settings)
+            fields = await read_fields(http, context.settings)
             accepts = EVENT_STREAM in http.headers.get("accept", "")
-            streams = given.get("stream") is True or (accepts and "stream" not in given)
-            body = encode_json(body_of(given, streams=streams))
-            own = None if streams else _verbatim(given)
-            request = request_of(context, http, Kind.CHAT, body, verbatim=own)
+            streams = fields.get("stream") is True or (accepts and "stream" not in fields)
+            body = encode_json(body_of(fields, streams=streams))
+            verbatim = None if streams else _verbatim(fields)
+            request = request_of(context, http, Kind.CHAT, body, verbatim=verbatim)
             limit = context.settings.router.max_event_bytes
             encoder = StackEncoder(http[ID], request.model, streams=streams, max_event_bytes=limit)
-            return AnswerForm(request, encoder, dropped_of(given), names=names_of(given))
+            return AnswerForm(request, encoder, dropped_of(fields), names=names_of(fields))
 
         return await answer(context, http, Kind.CHAT, ask)
 
@@ -72,26 +72,26 @@ def _asking(context: Serving) -> Handler:
 def _published(context: Serving, path: str) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> AnswerForm:
-            given = await read_fields(http, context.settings)
-            body = published.body_of(given)
+            fields = await read_fields(http, context.settings)
+            body = published.body_of(fields)
             request = request_of(context, http, Kind.CHAT, encode_json(body))
             limit = context.settings.router.max_event_bytes
             encoder = published.PublishedEncoder(
                 streams=request.stream, plain=path == published.PATHS[0], max_event_bytes=limit
             )
-            return AnswerForm(request, encoder, published.dropped_of(given))
+            return AnswerForm(request, encoder, published.dropped_of(fields))
 
         return await answer(context, http, Kind.CHAT, ask)
 
     return handle
 
 
-def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
+def _verbatim(fields: Mapping[str, object]) -> Verbatim | None:
     """Return a request in the caller's own form, `None` unless every worker of the protocol understands it."""
-    if not of_the_specification(given):
+    if not of_the_specification(fields):
         return None
-    said = {name: value for name, value in given.items() if name != "stream"}
-    return Verbatim(LLAMA_STACK, "inference", encode_json(said))
+    body = {name: value for name, value in fields.items() if name != "stream"}
+    return Verbatim(LLAMA_STACK, "inference", encode_json(body))
 
 
 class StackEncoder(TextEncoder):
@@ -108,40 +108,44 @@ class StackEncoder(TextEncoder):
         """Return the event with which the model begins."""
         return _event({"id": f"{self._id}-0", "is_header_complete": True, "is_complete": False})
 
-    def answer(self, heard: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[Heard]) -> object:
         """Return all candidates."""
-        self._take(heard)
-        said = [c.said(f"{self._id}-{n}") for n, c in sorted(self._candidates.items())]
-        told = {"id": self._id, "candidates": said, "model_called": self._model}
-        return told if self._usage is None else {**told, "usage": _usage(self._usage)}
+        self._take(events)
+        candidates = [c.said(f"{self._id}-{n}") for n, c in sorted(self._candidates.items())]
+        answer_fields = {"id": self._id, "candidates": candidates, "model_called": self._model}
+        return (
+            answer_fields
+            if self._usage is None
+            else {**answer_fields, "usage": _usage(self._usage)}
+        )
 
-    def events(self, heard: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[Heard]) -> bytes:
         """Return pieces of text; everything else is in the last piece of its candidate."""
-        self._take(heard, keep=False)
+        self._take(events, keep=False)
         return b"".join(
             _event(
                 {"id": f"{self._id}-{e.choice}", "text": e.text, "is_complete": False}
                 | _told(e.tokens)
             )
-            for e in heard
+            for e in events
             if isinstance(e, Delta)
         )
 
     def closing(self) -> bytes:
         """Return the last piece of each candidate; the last of these has the usage."""
         ends = sorted((self._candidates or {0: _Candidate()}).items())
-        said = [candidate.said(f"{self._id}-{choice}") for choice, candidate in ends]
+        candidates = [candidate.said(f"{self._id}-{choice}") for choice, candidate in ends]
         if self._usage is not None:
-            said[-1]["usage"] = _usage(self._usage)
-        return b"".join(map(_event, said))
+            candidates[-1]["usage"] = _usage(self._usage)
+        return b"".join(map(_event, candidates))
 
     def failure(self, failure: TextFailure) -> bytes:
         """Return the event for an answer that broke off."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return _event({"error": error})
 
-    def _take(self, heard: Sequence[Heard], *, keep: bool = True) -> None:
-        for event in heard:
+    def _take(self, events: Sequence[Heard], *, keep: bool = True) -> None:
+        for event in events:
             if isinstance(event, Usage):
                 # The protocol cannot mark an estimate.
                 self._usage = None if event.estimated else event
@@ -180,16 +184,16 @@ class _Candidate:
     def said(self, id_: str) -> dict[str, object]:
         """Return it as a complete message; if it was streamed, as its last piece."""
         reason = _REASONS.get(self.reason, "stop")
-        said: dict[str, object] = {"id": id_, "text": "".join(self.texts), "is_complete": True}
-        said |= {"eot": reason != "max-length", "finish_reason": reason, **_told(self.tokens)}
+        fields: dict[str, object] = {"id": id_, "text": "".join(self.texts), "is_complete": True}
+        fields |= {"eot": reason != "max-length", "finish_reason": reason, **_told(self.tokens)}
         if self._name:
-            said["tool_call"] = {"name": self._name, "arguments": self._read_arguments()}
-        return said
+            fields["tool_call"] = {"name": self._name, "arguments": self._read_arguments()}
+        return fields
 
     def _read_arguments(self) -> list[object]:
         text = "".join(self._arguments)
-        given = arguments_object(text)
-        return [{"arguments": text} if given is None else given]
+        arguments = arguments_object(text)
+        return [{"arguments": text} if arguments is None else arguments]
 
 
 def _told(tokens: Sequence[Token]) -> dict[str, object]:
@@ -210,5 +214,5 @@ def _usage(usage: Usage) -> dict[str, int]:
     }
 
 
-def _event(said: Mapping[str, object]) -> bytes:
-    return b"data: " + orjson.dumps(said) + b"\n\n"
+def _event(fields: Mapping[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(fields) + b"\n\n"

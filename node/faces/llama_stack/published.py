@@ -36,37 +36,39 @@ _TYPES: Mapping[str, str] = {
 _CHOICES = frozenset({"auto", "required", "none"})
 
 
-def body_of(given: Mapping[str, object]) -> dict[str, object]:
+def body_of(fields: Mapping[str, object]) -> dict[str, object]:
     """Return a chat in OpenAI's form; raise `BadRequest`, which names the field."""
-    name = given.get("model_id") or given.get("model")
-    messages = read_list(given, "messages", MAX_MESSAGES)
-    said = [_message(one, f"messages[{at}]") for at, one in enumerate(messages)]
-    body: dict[str, object] = {"model": name, "messages": said, **_sampling(given)}
-    if tools := _tools(given.get("tools")):
-        body |= {"tools": tools, **_tool_choice(given)}
-    match given.get("response_format"):
+    name = fields.get("model_id") or fields.get("model")
+    messages = read_list(fields, "messages", MAX_MESSAGES)
+    written = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    body: dict[str, object] = {"model": name, "messages": written, **_sampling(fields)}
+    if tools := _tools(fields.get("tools")):
+        body |= {"tools": tools, **_tool_choice(fields)}
+    match fields.get("response_format"):
         case None:
             pass
         case {"type": "json_schema", "json_schema": dict(schema)}:
-            named = {"name": "answer", "schema": schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": named}
+            named_schema = {"name": "answer", "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": named_schema}
         case _:
             raise BadRequest("`response_format` must be a json_schema", param="response_format")
-    if read_flag(given, "stream"):
+    if read_flag(fields, "stream"):
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return body
 
 
-def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
+def dropped_of(fields: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of fields without effect."""
-    names = sorted(name for name, value in given.items() if name not in _READ and value is not None)
+    names = sorted(
+        name for name, value in fields.items() if name not in _READ and value is not None
+    )
     return tuple(
         n for n in names if len(n) <= 64 and n.isascii() and n.isprintable() and "," not in n
     )[:32]
 
 
-def _sampling(given: Mapping[str, object]) -> dict[str, object]:
-    params = _object(given.get("sampling_params"), "sampling_params")
+def _sampling(fields: Mapping[str, object]) -> dict[str, object]:
+    params = _object(fields.get("sampling_params"), "sampling_params")
     strategy = params.get("strategy")
     # At first `strategy` was a word with the numbers beside it, later an object that contains them.
     chosen = {**params, **strategy} if isinstance(strategy, dict) else params
@@ -75,7 +77,7 @@ def _sampling(given: Mapping[str, object]) -> dict[str, object]:
         raise BadRequest(
             "`strategy` must be greedy, top_p or top_k", param="sampling_params.strategy"
         )
-    said: dict[str, object] = {
+    sampling: dict[str, object] = {
         "max_tokens": read_integer(params, "max_tokens", 0, _MOST) or None,
         "repetition_penalty": read_number(params, "repetition_penalty", 0, _MOST, usual=1),
         "stop": _stop(params),
@@ -84,95 +86,104 @@ def _sampling(given: Mapping[str, object]) -> dict[str, object]:
         "top_k": read_integer(chosen, "top_k", 0, _MOST) or None if kind == "top_k" else None,
     }
     if kind == "greedy":
-        said |= {"temperature": 0, "top_p": None}
-    return {name: value for name, value in said.items() if value is not None}
+        sampling |= {"temperature": 0, "top_p": None}
+    return {name: value for name, value in sampling.items() if value is not None}
 
 
 def _stop(params: Mapping[str, object]) -> object:
     stop = params.get("stop") or None
-    if stop is None or (isinstance(stop, list) and all(isinstance(one, str) for one in stop)):
+    if stop is None or (isinstance(stop, list) and all(isinstance(text, str) for text in stop)):
         return stop
     raise BadRequest("`stop` must be a list of texts", param="sampling_params.stop")
 
 
-def _message(given: object, where: str) -> dict[str, object]:
-    message = _object(given, where)
+def _message(value: object, path: str) -> dict[str, object]:
+    message = _object(value, path)
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise BadRequest(f"the role must be one of: {', '.join(_ROLES)}", param=f"{where}.role")
-    said: dict[str, object] = {"role": _ROLES[role], "content": _content(message, where)}
+        raise BadRequest(f"the role must be one of: {', '.join(_ROLES)}", param=f"{path}.role")
+    written: dict[str, object] = {"role": _ROLES[role], "content": _content(message, path)}
     if _ROLES[role] == "tool":
-        said["tool_call_id"] = read_text(message, "call_id", 256)
+        written["tool_call_id"] = read_text(message, "call_id", 256)
     calls = message.get("tool_calls") or []
     if role == "assistant" and isinstance(calls, list) and calls:
-        said |= {"content": said["content"] or None, "tool_calls": [_call(c, where) for c in calls]}
-    return said
+        written |= {
+            "content": written["content"] or None,
+            "tool_calls": [_call(c, path) for c in calls],
+        }
+    return written
 
 
-def _content(message: Mapping[str, object], where: str) -> object:
-    given = message.get("content")
-    if given is None or isinstance(given, str):
-        return given or ""
-    parts = given if isinstance(given, list) else [given]
-    return [_part(part, f"{where}.content") for part in parts]
+def _content(message: Mapping[str, object], path: str) -> object:
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    return [_part(part, f"{path}.content") for part in parts]
 
 
-def _part(given: object, where: str) -> dict[str, object]:
-    match given:
-        case str(words) | {"type": "text", "text": str(words)}:
-            return {"type": "text", "text": words}
+def _part(value: object, path: str) -> dict[str, object]:
+    match value:
+        case str(text) | {"type": "text", "text": str(text)}:
+            return {"type": "text", "text": text}
         case {"type": "image", "image": {"url": {"uri": str(uri)}}} | {"image": {"uri": str(uri)}}:
             return {"type": "image_url", "image_url": {"url": uri}}
         case {"type": "image", "image": {"data": str(data)}}:
             return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-    raise BadRequest("content must be texts and images", param=where)
+    raise BadRequest("content must be texts and images", param=path)
 
 
-def _call(given: object, where: str) -> dict[str, object]:
-    match given:
+def _call(value: object, path: str) -> dict[str, object]:
+    match value:
         case {"call_id": str(id_), "tool_name": str(name), **rest}:
             arguments = rest.get("arguments_json") or rest.get("arguments") or {}
-            said = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-            return {"id": id_, "type": "function", "function": {"name": name, "arguments": said}}
-    raise BadRequest("a call must have call_id and tool_name", param=f"{where}.tool_calls")
+            arguments_text = (
+                arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+            )
+            return {
+                "id": id_,
+                "type": "function",
+                "function": {"name": name, "arguments": arguments_text},
+            }
+    raise BadRequest("a call must have call_id and tool_name", param=f"{path}.tool_calls")
 
 
-def _tools(given: object) -> list[dict[str, object]]:
-    if given is not None and not isinstance(given, list):
+def _tools(value: object) -> list[dict[str, object]]:
+    if value is not None and not isinstance(value, list):
         raise BadRequest("`tools` must be a list", param="tools")
-    said: list[dict[str, object]] = []
-    for at, tool in enumerate(given or []):
+    tools: list[dict[str, object]] = []
+    for index, tool in enumerate(value or []):
         match tool:
             case {"tool_name": str(name), **rest}:
-                parameters = _object(rest.get("parameters"), f"tools[{at}].parameters")
+                parameters = _object(rest.get("parameters"), f"tools[{index}].parameters")
                 function = {"name": name, "parameters": _schema(parameters)}
-                if isinstance(words := rest.get("description"), str):
-                    function["description"] = words
-                said.append({"type": "function", "function": function})
+                if isinstance(description := rest.get("description"), str):
+                    function["description"] = description
+                tools.append({"type": "function", "function": function})
             case _:
-                raise BadRequest("a tool must have a tool_name", param=f"tools[{at}]")
-    return said
+                raise BadRequest("a tool must have a tool_name", param=f"tools[{index}]")
+    return tools
 
 
 def _schema(parameters: Mapping[str, object]) -> dict[str, object]:
     properties: dict[str, object] = {}
     needed: list[str] = []
-    for name, given in parameters.items():
-        one = given if isinstance(given, dict) else {}
-        kind = one.get("param_type")
-        found: dict[str, object] = {}
+    for name, value in parameters.items():
+        parameter = value if isinstance(value, dict) else {}
+        kind = parameter.get("param_type")
+        schema: dict[str, object] = {}
         if isinstance(kind, str):
-            found["type"] = _TYPES.get(kind, kind)
-        if isinstance(words := one.get("description"), str):
-            found["description"] = words
-        properties[name] = found
-        if one.get("required") is not False:
+            schema["type"] = _TYPES.get(kind, kind)
+        if isinstance(description := parameter.get("description"), str):
+            schema["description"] = description
+        properties[name] = schema
+        if parameter.get("required") is not False:
             needed.append(name)
     return {"type": "object", "properties": properties, "required": needed}
 
 
-def _tool_choice(given: Mapping[str, object]) -> dict[str, object]:
-    chosen = given.get("tool_choice") or _object(given.get("tool_config"), "tool_config").get(
+def _tool_choice(fields: Mapping[str, object]) -> dict[str, object]:
+    chosen = fields.get("tool_choice") or _object(fields.get("tool_config"), "tool_config").get(
         "tool_choice"
     )
     if chosen is None:
@@ -184,10 +195,10 @@ def _tool_choice(given: Mapping[str, object]) -> dict[str, object]:
     return {"tool_choice": {"type": "function", "function": {"name": chosen}}}
 
 
-def _object(given: object, param: str) -> Mapping[str, Any]:
-    if given is not None and not isinstance(given, dict):
+def _object(value: object, param: str) -> Mapping[str, Any]:
+    if value is not None and not isinstance(value, dict):
         raise BadRequest(f"`{param}` must be an object", param=param)
-    return given or {}
+    return value or {}
 
 
 class PublishedEncoder(TextEncoder):
@@ -206,9 +217,9 @@ class PublishedEncoder(TextEncoder):
         """Return the event with which the model begins."""
         return _event("start", self._text(""))
 
-    def answer(self, heard: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[Heard]) -> object:
         """Return a whole answer."""
-        self._take(heard)
+        self._take(events)
         message = {
             "role": "assistant",
             "content": "".join(self._texts),
@@ -217,16 +228,16 @@ class PublishedEncoder(TextEncoder):
         }
         return {"completion_message": message, "logprobs": None, **self._metrics}
 
-    def events(self, heard: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[Heard]) -> bytes:
         """Return events for pieces of text; calls follow at the end, each whole."""
-        self._take(heard)
-        said = [
+        self._take(events)
+        written = [
             _event("progress", self._text(e.text))
-            for e in heard
+            for e in events
             if isinstance(e, Delta) and e.choice == 0
         ]
         self._texts.clear()
-        return b"".join(said)
+        return b"".join(written)
 
     def closing(self) -> bytes:
         """Return the events for calls of tools, and for the end."""
@@ -244,8 +255,8 @@ class PublishedEncoder(TextEncoder):
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
 
-    def _text(self, words: str) -> object:
-        return words if self._plain else {"type": "text", "text": words}
+    def _text(self, text: str) -> object:
+        return text if self._plain else {"type": "text", "text": text}
 
     @property
     def _stop_reason(self) -> str:
@@ -256,14 +267,18 @@ class PublishedEncoder(TextEncoder):
         if self._usage is None:
             return {}
         read, written = self._usage.prompt, self._usage.completion
-        told = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-        return {"metrics": [{"metric": name, "value": count} for name, count in told.items()]}
+        counts = {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        }
+        return {"metrics": [{"metric": name, "value": count} for name, count in counts.items()]}
 
-    def _take(self, heard: Sequence[Heard]) -> None:
-        for event in heard:
+    def _take(self, events: Sequence[Heard]) -> None:
+        for event in events:
             match event:
-                case Delta(words, 0):
-                    self._texts.append(words)
+                case Delta(text, 0):
+                    self._texts.append(text)
                 case CallPart(choice=0):
                     self._calls.setdefault(event.index, []).append(event)
                 case End(reason, 0):
@@ -272,19 +287,19 @@ class PublishedEncoder(TextEncoder):
                     self._usage = event
 
     def _told_calls(self) -> list[dict[str, object]]:
-        told: list[dict[str, object]] = []
+        calls: list[dict[str, object]] = []
         for _, parts in sorted(self._calls.items()):
             written = "".join(part.arguments for part in parts)
             arguments = arguments_object(written) or {}
             id_ = next((part.id for part in parts if part.id), "")
             name = next((part.name for part in parts if part.name), "")
-            told.append({
+            calls.append({
                 "call_id": id_, "tool_name": name, "arguments": arguments, "arguments_json": written,
             })  # fmt: skip
-        return told
+        return calls
 
 
 def _event(kind: str, delta: object, **rest: object) -> bytes:
     metrics = {name: rest.pop(name) for name in ("metrics",) if name in rest}
-    said = {"event": {"event_type": kind, "delta": delta, **rest}, **metrics}
-    return b"data: " + orjson.dumps(said) + b"\n\n"
+    event = {"event": {"event_type": kind, "delta": delta, **rest}, **metrics}
+    return b"data: " + orjson.dumps(event) + b"\n\n"

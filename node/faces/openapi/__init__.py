@@ -55,9 +55,9 @@ def _document(app: web.Application) -> Asset:
 def _page(document: Asset) -> Asset:
     rows = "".join(
         f"<tr><td><code>{method.upper()}</code></td><td><code>{escape(path)}</code></td>"
-        f"<td class='wide'>{escape(said['summary'])}</td></tr>"
+        f"<td class='wide'>{escape(operation['summary'])}</td></tr>"
         for path, methods in orjson.loads(document.content)["paths"].items()
-        for method, said in methods.items()
+        for method, operation in methods.items()
     )
     page = assets()["docs.html"]
     return asset_of(page.content.replace(PLACE, rows.encode()), page.content_type)

@@ -22,14 +22,14 @@ EVENTS: Schema = {"description": "server-sent events"}
 BYTES: Schema = {"type": "string", "contentMediaType": "application/octet-stream"}
 
 
-def with_note(schema: Schema, words: str) -> Schema:
+def with_note(schema: Schema, note: str) -> Schema:
     """Return a schema with a description of its meaning."""
-    return {**schema, "description": words}
+    return {**schema, "description": note}
 
 
-def one_of(*words: str) -> Schema:
+def one_of(*texts: str) -> Schema:
     """Return the schema of a text that is one of these."""
-    return {"type": "string", "enum": list(words)}
+    return {"type": "string", "enum": list(texts)}
 
 
 def list_of(item: Schema) -> Schema:
@@ -44,8 +44,8 @@ def or_null(schema: Schema) -> Schema:
 
 def fields(optional: Schema = _NOTHING, /, **needed: Schema) -> Schema:
     """Return the schema of an object with required and optional fields; it may have others that are not described."""
-    said = {"type": "object", "properties": {**needed, **optional}}
-    return {**said, "required": list(needed)} if needed else said
+    schema = {"type": "object", "properties": {**needed, **optional}}
+    return {**schema, "required": list(needed)} if needed else schema
 
 
 def done(optional: Schema = _NOTHING, /, **needed: Schema) -> Schema:

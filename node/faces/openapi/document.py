@@ -134,29 +134,29 @@ _PARTS: Mapping[str, str] = {
 
 def document(app: web.Application) -> dict[str, Any]:
     """Return the document of an application; raise `KeyError` for a route of the API that no table describes."""
-    made = _DocumentBuilder()
+    builder = _DocumentBuilder()
     paths: dict[str, dict[str, Any]] = {}
     for method, path, tag, described in operations(app):
-        paths.setdefault(path, {})[method.lower()] = made.operation(method, path, tag, described)
+        paths.setdefault(path, {})[method.lower()] = builder.operation(method, path, tag, described)
     return {
         "openapi": "3.1.0",
         "info": {"title": "modelvine", "version": __version__, "description": _ABOUT},
         "servers": [{"url": "/"}],
-        "tags": [{"name": tag, "description": words} for tag, words in _TAGS.items()],
+        "tags": [{"name": tag, "description": description} for tag, description in _TAGS.items()],
         "security": _SHOWN,
         "paths": paths,
-        "components": made.components(),
+        "components": builder.components(),
     }
 
 
 def operations(app: web.Application) -> Iterator[tuple[str, str, str, OperationDoc]]:
     """Yield method, path, tag and description of each operation, by path; raise `KeyError` for one that no table describes."""
-    found = {
+    described_operations = {
         (route.resource.canonical, route.method)
         for route in app.router.routes()
         if route.resource is not None and route.method != "HEAD"
     }
-    for path, method in sorted(found):
+    for path, method in sorted(described_operations):
         if is_described(path):
             yield from _operations(method, path)
 
@@ -164,11 +164,11 @@ def operations(app: web.Application) -> Iterator[tuple[str, str, str, OperationD
 def _operations(method: str, path: str) -> Iterator[tuple[str, str, str, OperationDoc]]:
     also = path.startswith(f"{LLAMA_STACK}/")
     prefix = LLAMA_STACK.removesuffix("/v1") if also else ""
-    own = path.removeprefix(prefix)
-    for one in models.paths_under(method, own) or [own]:
-        key = f"{method} {one}"
+    own_path = path.removeprefix(prefix)
+    for path_shown in models.paths_under(method, own_path) or [own_path]:
+        key = f"{method} {path_shown}"
         tag = next((tag for tag, table in TABLES.items() if key in table), "")
-        yield method, prefix + one, ALIASES if also else tag, TABLES[tag][key]
+        yield method, prefix + path_shown, ALIASES if also else tag, TABLES[tag][key]
 
 
 class _DocumentBuilder:
@@ -185,12 +185,12 @@ class _DocumentBuilder:
             "schemas": self._schemas,
             "responses": self._responses,
             "parameters": {
-                name: {"name": name, "in": "header", "schema": TEXT, "description": words}
-                for name, words in SAID_BY_CALLERS.items()
+                name: {"name": name, "in": "header", "schema": TEXT, "description": description}
+                for name, description in SAID_BY_CALLERS.items()
             },
             "headers": {
-                name: {"schema": TEXT, "description": words}
-                for name, words in TOLD_TO_CALLERS.items()
+                name: {"schema": TEXT, "description": description}
+                for name, description in TOLD_TO_CALLERS.items()
             },
             "securitySchemes": _SECURITY,
         }
@@ -199,19 +199,22 @@ class _DocumentBuilder:
         self, method: str, path: str, tag: str, described: OperationDoc
     ) -> dict[str, Any]:
         """Return one operation."""
-        said: dict[str, Any] = {
+        operation_fields: dict[str, Any] = {
             "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".strip("_"),
             "tags": [tag],
             "summary": described.summary,
             "description": f"{described.more} For {described.may}.".strip(),
         }
         if described.may is Allowed.EVERYBODY:
-            said["security"] = []
+            operation_fields["security"] = []
         if parameters := [*_parameters(path, described)]:
-            said["parameters"] = parameters
+            operation_fields["parameters"] = parameters
         if body := self._body(described):
-            said["requestBody"] = body
-        return {**said, "responses": {**_success(described), **self._failures(described)}}
+            operation_fields["requestBody"] = body
+        return {
+            **operation_fields,
+            "responses": {**_success(described), **self._failures(described)},
+        }
 
     def _body(self, described: OperationDoc) -> dict[str, Any]:
         if described.request is None:
@@ -221,17 +224,17 @@ class _DocumentBuilder:
             content[FORM] = {"schema": described.form}
         return {"content": content, "required": not described.optional_body}
 
-    def _schema(self, wanted: Schema | type[BaseModel]) -> Schema:
+    def _schema(self, shape: Schema | type[BaseModel]) -> Schema:
         """Return a schema; those of pydantic models are put into the components, with the module's name as a prefix."""
-        if isinstance(wanted, Mapping):
-            return wanted
-        head = f"{wanted.__module__.rpartition('.')[2]}."
-        place = f"#/components/schemas/{head}"
-        schema = wanted.model_json_schema(ref_template=place + "{model}")
+        if isinstance(shape, Mapping):
+            return shape
+        head = f"{shape.__module__.rpartition('.')[2]}."
+        reference = f"#/components/schemas/{head}"
+        schema = shape.model_json_schema(ref_template=reference + "{model}")
         for name, inner in schema.pop("$defs", {}).items():
             self._schemas[head + name] = inner
-        self._schemas[head + wanted.__name__] = schema
-        return {"$ref": place + wanted.__name__}
+        self._schemas[head + shape.__name__] = schema
+        return {"$ref": reference + shape.__name__}
 
     def _failures(self, described: OperationDoc) -> dict[str, Any]:
         by_status: dict[int, list[type[Exception]]] = {}
@@ -245,13 +248,15 @@ class _DocumentBuilder:
             str(status): {"$ref": f"#/components/responses/{name}"} for status, name in refs.items()
         }
 
-    def _response(self, status: int, kinds: tuple[type[Exception], ...], own: Schema | None) -> str:
+    def _response(
+        self, status: int, kinds: tuple[type[Exception], ...], shape: Schema | None
+    ) -> str:
         reasons = tuple(dict.fromkeys(TABLE[kind].reason for kind in kinds))
-        key = (status, reasons, own is None)
+        key = (status, reasons, shape is None)
         if key not in self._names:
             name = self._names[key] = f"{status}-{len(self._names) + 1}"
             # An error before the request reaches its face has the common form.
-            schema = _ERROR_REF if own is None else {"anyOf": [own, _ERROR_REF]}
+            schema = _ERROR_REF if shape is None else {"anyOf": [shape, _ERROR_REF]}
             self._responses[name] = {
                 "description": ", ".join(f"`{reason}`" for reason in reasons),
                 "content": {JSON: {"schema": schema}},
@@ -261,8 +266,14 @@ class _DocumentBuilder:
 
 def _parameters(path: str, described: OperationDoc) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", path):
-        words = _PARTS.get(name, "an id")
-        yield {"name": name, "in": "path", "required": True, "schema": TEXT, "description": words}
+        description = _PARTS.get(name, "an id")
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": TEXT,
+            "description": description,
+        }
     for name, schema in described.query.items():
         needed = {"required": True} if name in described.needs else {}
         yield {"name": name, "in": "query", "schema": schema, **needed}
@@ -275,27 +286,27 @@ def _success(described: OperationDoc) -> dict[str, Any]:
     content |= described.content
     if not content:
         return {}
-    said: dict[str, Any] = {
+    response: dict[str, Any] = {
         "description": "Success.",
         "content": {kind: {"schema": schema} for kind, schema in content.items()},
     }
     if described.runs:
-        said["headers"] = {
+        response["headers"] = {
             name: {"$ref": f"#/components/headers/{name}"} for name in TOLD_TO_CALLERS
         }
-    return {"200": said}
+    return {"200": response}
 
 
 def _errors(described: OperationDoc) -> Iterable[type[Exception]]:
-    wanted: set[type[Exception]] = {*_ANY, *described.errors}
+    error_types: set[type[Exception]] = {*_ANY, *described.errors}
     if described.may is not Allowed.EVERYBODY:
-        wanted.update(_KEYS)
+        error_types.update(_KEYS)
     if described.may is Allowed.CHANGE:
-        wanted.update(_CHANGES)
+        error_types.update(_CHANGES)
     if described.request is not None:
-        wanted.update(_BODY)
+        error_types.update(_BODY)
     if described.query:
-        wanted.add(errors.WrongParameter)
+        error_types.add(errors.WrongParameter)
     if described.runs:
-        wanted.update(_RUNS)
-    return wanted - INNER
+        error_types.update(_RUNS)
+    return error_types - INNER

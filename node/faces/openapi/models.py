@@ -84,14 +84,14 @@ def _of_kind(
     form: bool = False,
     **needed: Schema,
 ) -> OperationDoc:
-    words = fields({**_OURS, **known}, model=_NAME, **needed)
+    body_schema = fields({**_OURS, **known}, model=_NAME, **needed)
     return OperationDoc(
         summary,
         Allowed.ASK,
         runs=True,
         more=_PASSED,
-        request=words,
-        form=words if form else None,
+        request=body_schema,
+        form=body_schema if form else None,
         answer=answer,
         content=TEXT_OF_WORKER,
     )

@@ -82,19 +82,19 @@ _OWN: Mapping[str, Schema] = {
 }
 
 
-def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> OperationDoc:
+def _run(summary: str, needed: Mapping[str, Schema], *, one_node: bool) -> OperationDoc:
     where = "at the named node" if one_node else "at any node"
     node: Mapping[str, Schema] = {"node_id": _NODE_ID} if one_node else {}
-    words = fields(_OWN, **node, project=TEXT, model=TEXT, **needed)
+    body_schema = fields(_OWN, **node, project=TEXT, model=TEXT, **needed)
     query = {"project": TEXT, "model": TEXT, "cid": TEXT, **({"node_id": TEXT} if one_node else {})}
     return OperationDoc(
-        f"{what} {where}",
+        f"{summary} {where}",
         Allowed.ASK,
         runs=True,
         more="The worker receives all other fields unchanged.",
-        query={name: with_note(one, "overrides the body's") for name, one in query.items()},
-        request=words,
-        form=words,
+        query={name: with_note(schema, "overrides the body's") for name, schema in query.items()},
+        request=body_schema,
+        form=body_schema,
         answer=OBJECT,
         content=TEXT_OF_WORKER,
     )

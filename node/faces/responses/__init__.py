@@ -49,14 +49,10 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
         return await answer(context, http, Kind.CHAT, ask, refuse=with_callers_names)
 
-    places = [f"{prefix}/responses" for prefix in PREFIXES]
+    paths = [f"{prefix}/responses" for prefix in PREFIXES]
     return [
-        *(web.post(place, create) for place in places),
-        *(
-            web.route(method, place + "/{tail:.+}", _stored)
-            for place in places
-            for method in _METHODS
-        ),
+        *(web.post(path, create) for path in paths),
+        *(web.route(method, path + "/{tail:.+}", _stored) for path in paths for method in _METHODS),
     ]
 
 
@@ -70,15 +66,15 @@ async def _stored(http: web.Request) -> web.StreamResponse:
 
 
 def _read(context: Serving, http: web.Request, fields: Mapping[str, object]) -> AnswerForm:
-    asked = read(fields)
-    request = request_of(context, http, Kind.CHAT, encode_json(asked.chat))
+    mapped = read(fields)
+    request = request_of(context, http, Kind.CHAT, encode_json(mapped.chat))
     own_id, now = f"{getrandbits(128):032x}", int(time.time())
     encoder = ResponsesEncoder(
-        Head(own_id, now, request.model, asked.repeats, asked.called),
-        streams=asked.stream,
+        Head(own_id, now, request.model, mapped.repeats, mapped.called),
+        streams=mapped.stream,
         max_event_bytes=context.settings.router.max_event_bytes,
     )
-    return AnswerForm(request, encoder, asked.dropped)
+    return AnswerForm(request, encoder, mapped.dropped)
 
 
 def with_callers_names(refused: Refusal) -> Refusal:

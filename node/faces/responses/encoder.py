@@ -202,20 +202,20 @@ class Output:
         self._open: dict[int | type[ItemWithPart], Item] = {}
         self._characters = 0
 
-    def hear(self, heard: Heard) -> Iterator[Said]:
+    def take(self, event: Heard) -> Iterator[Said]:
         """Take in an event of the answer and yield the caller's events for it; raise `WorkerFailed` at a limit."""
-        match heard:
+        match event:
             case Delta(text, 0):
-                yield from self._grow(Message, text, heard.tokens)
+                yield from self._grow(Message, text, event.tokens)
             case ReasoningPiece(text, 0):
                 yield from self._grow(Reasoning, text)
             case CallPart(choice=0):
-                yield from self._call(heard)
+                yield from self._call(event)
             case End(reason, 0):
                 self.reason = reason
                 yield from self._close()
             case Usage():
-                self.usage = heard
+                self.usage = event
             case TextFailure() | Delta() | ReasoningPiece() | CallPart() | End():
                 # Only one choice is requested, and failures are reported elsewhere.
                 return
@@ -227,7 +227,7 @@ class Output:
             yield from self._grow(Message, "")
             yield from self._close()
 
-    def said(self) -> list[Said]:
+    def all_items(self) -> list[Said]:
         """Return the items, including those that broke off."""
         for item in self._open.values():
             item.status = "incomplete"
@@ -263,8 +263,8 @@ class Output:
         yield from item.open()
 
     def _grow_item(self, item: Item, piece: str, tokens: Sequence[Token] = ()) -> Said:
-        told = sum(1 + len(token.likeliest) for token in tokens)
-        self._characters += len(piece) + TOKEN_CHARACTERS * told
+        count = sum(1 + len(token.likeliest) for token in tokens)
+        self._characters += len(piece) + TOKEN_CHARACTERS * count
         if self._characters > MAX_CHARACTERS:
             raise WorkerFailed(f"the answer has more than {MAX_CHARACTERS:,} characters")
         if tokens and isinstance(item, Message):
@@ -308,10 +308,10 @@ class ResponsesEncoder(TextEncoder):
         self._output = Output(head.id, head.called)
         self._sequence = 0
 
-    def answer(self, heard: Sequence[Heard]) -> Said:
+    def answer(self, events: Sequence[Heard]) -> Said:
         """Return the response."""
-        for event in heard:
-            for _ in self._output.hear(event):
+        for event in events:
+            for _ in self._output.take(event):
                 pass
         for _ in self._output.finish():
             pass
@@ -323,9 +323,9 @@ class ResponsesEncoder(TextEncoder):
         begun = ("response.created", "response.in_progress")
         return self._written({"type": kind, "response": response} for kind in begun)
 
-    def events(self, heard: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[Heard]) -> bytes:
         """Return the events for a piece of the output."""
-        return b"".join(self._written(self._output.hear(event)) for event in heard)
+        return b"".join(self._written(self._output.take(event)) for event in events)
 
     def closing(self) -> bytes:
         """Return the last events, of which the last contains the whole response."""
@@ -341,9 +341,9 @@ class ResponsesEncoder(TextEncoder):
         code = failure.code or "server_error"
         error: Said = {"code": code, "message": failure.message}
         failed: Said = {"type": "response.failed", "response": self._response("failed", error)}
-        told = error | {"type": failure.type or "server_error", "param": None}
+        error_fields = error | {"type": failure.type or "server_error", "param": None}
         return opening + self._written(
-            [failed, {**error, "param": None, "type": "error", "error": told}]
+            [failed, {**error, "param": None, "type": "error", "error": error_fields}]
         )
 
     @property
@@ -371,18 +371,18 @@ class ResponsesEncoder(TextEncoder):
             "error": error,
             "incomplete_details": {"reason": _INCOMPLETE[output.reason]} if incomplete else None,
             "model": self._head.model,
-            "output": output.said(),
+            "output": output.all_items(),
             "usage": _usage(usage) if usage else None,
             **self._head.repeats,
         }
 
 
 def _usage(usage: Usage) -> Said:
-    said: Said = {
+    usage_fields: Said = {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": usage.completion,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt + usage.completion,
     }
-    return said | ({"estimated": True} if usage.estimated else {})
+    return usage_fields | ({"estimated": True} if usage.estimated else {})

@@ -28,17 +28,17 @@ def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
     talk = _ChatBuilder()
     if instructions := read_text(fields, "instructions", MAX_TEXT_CHARACTERS):
         talk.say("system", instructions)
-    said = fields.get("input")
-    if isinstance(said, str):
-        talk.say("user", said)
+    input_value = fields.get("input")
+    if isinstance(input_value, str):
+        talk.say("user", input_value)
         return talk.messages()
-    if not isinstance(said, list):
+    if not isinstance(input_value, list):
         raise BadRequest("`input` must be a text or a list of items", param="input")
-    for at, item in enumerate(read_list(fields, "input", MAX_ITEMS)):
-        talk.add(item, f"input[{at}]")
-    if not (found := talk.messages()):
+    for index, item in enumerate(read_list(fields, "input", MAX_ITEMS)):
+        talk.add(item, f"input[{index}]")
+    if not (chat_messages := talk.messages()):
         raise BadRequest("`input` contains nothing for a model", param="input")
-    return found
+    return chat_messages
 
 
 def in_chat(name: str, namespace: str) -> str:
@@ -71,47 +71,47 @@ class _ChatBuilder:
         else:
             self._messages.append({"role": role, "content": content})
 
-    def add(self, item: object, at: str) -> None:
+    def add(self, item: object, path: str) -> None:
         """Add an item of any type; raise `BadRequest` or `WorkerUnable`."""
         if not isinstance(item, dict):
-            raise BadRequest("an item must be an object", param=at)
+            raise BadRequest("an item must be an object", param=path)
         match item.get("type") or ("message" if "role" in item else None):
             case "message":
-                self._message(item, at)
+                self._message(item, path)
             case "function_call":
-                self._call(item, at)
+                self._call(item, path)
             case "function_call_output":
-                self._answer(item, at)
+                self._answer(item, path)
             case "reasoning":
                 # A chat has no field for the reasoning of earlier turns, and templates omit it.
                 return
             case "item_reference":
-                raise WorkerUnable(_NOT_STORED, param=at)
+                raise WorkerUnable(_NOT_STORED, param=path)
             case str(kind):
                 raise WorkerUnable(
-                    f"items of type {kind[:64]!r} are not supported", param=f"{at}.type"
+                    f"items of type {kind[:64]!r} are not supported", param=f"{path}.type"
                 )
             case _:
-                raise BadRequest("an item must have a type, or a role", param=f"{at}.type")
+                raise BadRequest("an item must have a type, or a role", param=f"{path}.type")
 
-    def _message(self, item: Mapping[str, object], at: str) -> None:
-        given = item.get("role")
-        role = _ROLES.get(given) if isinstance(given, str) else None
+    def _message(self, item: Mapping[str, object], path: str) -> None:
+        raw_role = item.get("role")
+        role = _ROLES.get(raw_role) if isinstance(raw_role, str) else None
         if role is None:
-            raise BadRequest(f"`role` must be one of: {', '.join(_ROLES)}", param=f"{at}.role")
-        parts = _parts(item.get("content"), f"{at}.content")
+            raise BadRequest(f"`role` must be one of: {', '.join(_ROLES)}", param=f"{path}.role")
+        parts = _parts(item.get("content"), f"{path}.content")
         if role == "user":
             self.say(role, _plain(parts))
         else:
-            self.say(role, _text_of(parts, f"{at}.content"))
+            self.say(role, _text_of(parts, f"{path}.content"))
 
-    def _call(self, item: Mapping[str, object], at: str) -> None:
+    def _call(self, item: Mapping[str, object], path: str) -> None:
         call = {
-            "id": _of(item, "call_id", at),
+            "id": _of(item, "call_id", path),
             "type": "function",
             "function": {
-                "name": in_chat(_of(item, "name", at), _of(item, "namespace", at, least=0)),
-                "arguments": _text(item.get("arguments"), f"{at}.arguments"),
+                "name": in_chat(_of(item, "name", path), _of(item, "namespace", path, least=0)),
+                "arguments": _text(item.get("arguments"), f"{path}.arguments"),
             },
         }
         self._called.add(str(call["id"]))
@@ -119,16 +119,16 @@ class _ChatBuilder:
         # Text and calls of one turn are one message of a chat.
         if not self._messages or self._messages[-1]["role"] != "assistant":
             self._messages.append({"role": "assistant", "content": None})
-        turn = self._messages[-1]
-        if "tool_calls" not in turn:
-            turn["tool_calls"] = self._calls = []
+        message = self._messages[-1]
+        if "tool_calls" not in message:
+            message["tool_calls"] = self._calls = []
         self._calls.append(call)
 
-    def _answer(self, item: Mapping[str, object], at: str) -> None:
-        call = _of(item, "call_id", at)
+    def _answer(self, item: Mapping[str, object], path: str) -> None:
+        call = _of(item, "call_id", path)
         if call not in self._called:
-            raise BadRequest("no function_call before it has this call_id", param=f"{at}.call_id")
-        parts = _parts(item.get("output"), f"{at}.output")
+            raise BadRequest("no function_call before it has this call_id", param=f"{path}.call_id")
+        parts = _parts(item.get("output"), f"{path}.output")
         texts = [str(part["text"]) for part in parts if part["type"] == "text"]
         self._messages.append({"role": "tool", "tool_call_id": call, "content": "".join(texts)})
         self._shown += [part for part in parts if part["type"] != "text"]
@@ -140,40 +140,42 @@ class _ChatBuilder:
             self._shown = []
 
 
-def _of(item: Mapping[str, object], name: str, at: str, *, least: int = 1) -> str:
+def _of(item: Mapping[str, object], name: str, path: str, *, least: int = 1) -> str:
     try:
         return (read_required_text if least else read_text)(item, name, MAX_ITEM_ID_CHARACTERS)
     except BadRequest as error:
-        raise BadRequest(str(error), param=f"{at}.{name}") from error
+        raise BadRequest(str(error), param=f"{path}.{name}") from error
 
 
-def _parts(content: object, at: str) -> list[dict[str, object]]:
+def _parts(content: object, path: str) -> list[dict[str, object]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list) or len(content) > MAX_PARTS:
-        raise BadRequest(f"this must be a text, or a list of at most {MAX_PARTS:,} parts", param=at)
-    return [_part(part, f"{at}[{number}]") for number, part in enumerate(content)]
+        raise BadRequest(
+            f"this must be a text, or a list of at most {MAX_PARTS:,} parts", param=path
+        )
+    return [_part(part, f"{path}[{number}]") for number, part in enumerate(content)]
 
 
-def _part(part: object, at: str) -> dict[str, object]:
+def _part(part: object, path: str) -> dict[str, object]:
     if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str):
-        raise BadRequest("a part must be an object with a type", param=at)
+        raise BadRequest("a part must be an object with a type", param=path)
     if kind in _TEXTS:
-        return {"type": "text", "text": _text(part.get("text"), f"{at}.text")}
+        return {"type": "text", "text": _text(part.get("text"), f"{path}.text")}
     match kind:
         case "refusal":
-            return {"type": "text", "text": _text(part.get("refusal"), f"{at}.refusal")}
+            return {"type": "text", "text": _text(part.get("refusal"), f"{path}.refusal")}
         case "input_image":
-            return _image(part, at)
+            return _image(part, path)
         case "input_audio":
-            return _audio(part.get("input_audio"), f"{at}.input_audio")
-    raise WorkerUnable(f"parts of type {kind[:64]!r} are not supported", param=f"{at}.type")
+            return _audio(part.get("input_audio"), f"{path}.input_audio")
+    raise WorkerUnable(f"parts of type {kind[:64]!r} are not supported", param=f"{path}.type")
 
 
-def _image(part: Mapping[str, object], at: str) -> dict[str, object]:
+def _image(part: Mapping[str, object], path: str) -> dict[str, object]:
     if part.get("file_id"):
-        raise WorkerUnable("files are not stored here; send an image_url", param=f"{at}.file_id")
-    url = _text(part.get("image_url"), f"{at}.image_url")
+        raise WorkerUnable("files are not stored here; send an image_url", param=f"{path}.file_id")
+    url = _text(part.get("image_url"), f"{path}.image_url")
     image: dict[str, object] = {"url": url}
     # A chat supports fewer values of `detail`.
     if (detail := part.get("detail")) in _DETAILS:
@@ -181,11 +183,11 @@ def _image(part: Mapping[str, object], at: str) -> dict[str, object]:
     return {"type": "image_url", "image_url": image}
 
 
-def _audio(audio: object, at: str) -> dict[str, object]:
+def _audio(audio: object, path: str) -> dict[str, object]:
     match audio:
         case {"data": str(data), "format": str(form)}:
             return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
-    raise BadRequest("audio must have `data` and `format`", param=at)
+    raise BadRequest("audio must have `data` and `format`", param=path)
 
 
 def _plain(parts: Sequence[Mapping[str, object]]) -> object:
@@ -196,14 +198,14 @@ def _plain(parts: Sequence[Mapping[str, object]]) -> object:
     return parts
 
 
-def _text_of(parts: Sequence[Mapping[str, object]], at: str) -> str:
+def _text_of(parts: Sequence[Mapping[str, object]], path: str) -> str:
     for number, part in enumerate(parts):
         if part["type"] != "text":
-            raise WorkerUnable("only texts are supported here", param=f"{at}[{number}].type")
+            raise WorkerUnable("only texts are supported here", param=f"{path}[{number}].type")
     return "".join(str(part["text"]) for part in parts)
 
 
-def _text(value: object, at: str) -> str:
+def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise BadRequest("this must be a text", param=at)
+        raise BadRequest("this must be a text", param=path)
     return value

@@ -41,15 +41,15 @@ class Function:
 
 def functions_of(fields: Mapping[str, object]) -> Mapping[str, Function]:
     """Return the offered functions by their names in a chat; raise `BadRequest` or `WorkerUnable`."""
-    found: dict[str, Function] = {}
-    for function, at in _functions(fields.get("tools"), "tools", ""):
+    functions: dict[str, Function] = {}
+    for function, path in _functions(fields.get("tools"), "tools", ""):
         name = in_chat(function.name, function.namespace)
-        if name in found:
-            raise BadRequest("two tools have this name", param=f"{at}.name")
-        if len(found) >= MAX_TOOLS:
+        if name in functions:
+            raise BadRequest("two tools have this name", param=f"{path}.name")
+        if len(functions) >= MAX_TOOLS:
             raise BadRequest(f"at most {MAX_TOOLS} functions", param="tools")
-        found[name] = function
-    return found
+        functions[name] = function
+    return functions
 
 
 def offered(
@@ -58,10 +58,12 @@ def offered(
     """Return the fields of a chat that offer the functions, following `tool_choice`; raise `BadRequest` or `WorkerUnable`."""
     match fields.get("tool_choice"):
         case {"type": "allowed_tools", "mode": "auto" | "required" as choice, "tools": [*some]}:
-            names = [_name(o, f"tool_choice.tools[{at}]", functions) for at, o in enumerate(some)]
+            names = [
+                _name(o, f"tool_choice.tools[{index}]", functions) for index, o in enumerate(some)
+            ]
             functions = {name: functions[name] for name in names}
-        case {"type": "function"} as one:
-            name = _name(one, "tool_choice", functions)
+        case {"type": "function"} as function:
+            name = _name(function, "tool_choice", functions)
             choice = {"type": "function", "function": {"name": name}}
         case {"type": str(kind)} if kind != "allowed_tools":
             raise WorkerUnable(f"{kind[:64]!r} cannot be chosen", param="tool_choice.type")
@@ -69,55 +71,55 @@ def offered(
             if choice == "required" and not functions:
                 raise BadRequest("there are no tools to call", param="tool_choice")
         case _:
-            words = "auto, none, required, or an object with a type"
-            raise BadRequest(f"`tool_choice` must be {words}", param="tool_choice")
+            message = "auto, none, required, or an object with a type"
+            raise BadRequest(f"`tool_choice` must be {message}", param="tool_choice")
     parallel = read_flag(fields, "parallel_tool_calls")
     if not functions:
         return {}
-    tools = [{"type": "function", "function": one.said} for one in functions.values()]
-    said = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel}
-    return {name: value for name, value in said.items() if value is not None}
+    tools = [{"type": "function", "function": function.said} for function in functions.values()]
+    chosen = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _functions(given: object, at: str, namespace: str) -> Iterator[tuple[Function, str]]:
+def _functions(value: object, path: str, namespace: str) -> Iterator[tuple[Function, str]]:
     """Yield the functions of a list of tools, each with its place; namespaces do not nest."""
-    if given is None:
+    if value is None:
         return
-    if not isinstance(given, list) or len(given) > MAX_TOOLS:
-        raise BadRequest(f"this must be a list of at most {MAX_TOOLS} tools", param=at)
-    for number, tool in enumerate(given):
-        place = f"{at}[{number}]"
+    if not isinstance(value, list) or len(value) > MAX_TOOLS:
+        raise BadRequest(f"this must be a list of at most {MAX_TOOLS} tools", param=path)
+    for number, tool in enumerate(value):
+        item_path = f"{path}[{number}]"
         if not isinstance(tool, dict) or not isinstance(kind := tool.get("type"), str):
-            raise BadRequest("a tool must be an object with a type", param=place)
+            raise BadRequest("a tool must be an object with a type", param=item_path)
         if kind == "namespace" and not namespace:
-            name, inside = _checked(tool, place), f"{place}.tools"
+            name, inside = _checked(tool, item_path), f"{item_path}.tools"
             unheard = {f"tools.{part}": tool[part] for part in tool.keys() - _SPACE}
-            for function, where in _functions(tool.get("tools"), inside, name):
-                yield replace(function, unheard={**function.unheard, **unheard}), where
+            for function, inner_path in _functions(tool.get("tools"), inside, name):
+                yield replace(function, unheard={**function.unheard, **unheard}), inner_path
         elif kind == "function":
-            yield _function(tool, place, namespace), place
+            yield _function(tool, item_path, namespace), item_path
         elif namespace or not kind.startswith(_SEARCH):
             runs = f"tools of type {kind[:64]!r} do not run here; define functions"
-            raise WorkerUnable(runs, param=f"{place}.type")
+            raise WorkerUnable(runs, param=f"{item_path}.type")
 
 
-def _function(tool: Mapping[str, object], at: str, namespace: str) -> Function:
-    name = _checked(tool, at)
+def _function(tool: Mapping[str, object], path: str, namespace: str) -> Function:
+    name = _checked(tool, path)
     if not isinstance(tool.get("parameters"), dict | None):
-        raise BadRequest("`parameters` must be a JSON schema", param=f"{at}.parameters")
-    said = {part: tool[part] for part in _PARTS if tool.get(part) is not None}
+        raise BadRequest("`parameters` must be a JSON schema", param=f"{path}.parameters")
+    function_fields = {part: tool[part] for part in _PARTS if tool.get(part) is not None}
     unheard = {f"tools.{part}": tool[part] for part in tool.keys() - {*_PARTS, "type"}}
-    return Function(name, namespace, {**said, "name": in_chat(name, namespace)}, unheard)
+    return Function(name, namespace, {**function_fields, "name": in_chat(name, namespace)}, unheard)
 
 
-def _checked(tool: Mapping[str, object], at: str) -> str:
+def _checked(tool: Mapping[str, object], path: str) -> str:
     """Return the name of a tool, after checking it, `description` and `strict`; raise `BadRequest`."""
     try:
         read_text(tool, "description", MAX_TEXT_CHARACTERS)
         read_flag(tool, "strict")
         return read_required_text(tool, "name", MAX_ITEM_ID_CHARACTERS)
     except BadRequest as error:
-        raise BadRequest(str(error), param=f"{at}.{error.param}") from error
+        raise BadRequest(str(error), param=f"{path}.{error.param}") from error
 
 
 def _searches(fields: Mapping[str, object]) -> Iterator[object]:
@@ -128,15 +130,15 @@ def _searches(fields: Mapping[str, object]) -> Iterator[object]:
             yield tool
 
 
-def _name(one: object, at: str, functions: Mapping[str, object]) -> str:
-    match one:
+def _name(value: object, path: str, functions: Mapping[str, object]) -> str:
+    match value:
         case {"type": "function", "name": str(name)} if name in functions:
             return name
         case {"type": "function"}:
-            raise BadRequest("no tool has this name", param=f"{at}.name")
+            raise BadRequest("no tool has this name", param=f"{path}.name")
         case {"type": str(kind)}:
-            raise WorkerUnable(f"{kind[:64]!r} cannot be chosen", param=f"{at}.type")
-    raise BadRequest("a tool must be an object with a type", param=at)
+            raise WorkerUnable(f"{kind[:64]!r} cannot be chosen", param=f"{path}.type")
+    raise BadRequest("a tool must be an object with a type", param=path)
 
 
 def repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
@@ -213,14 +215,14 @@ class ResponsesRequest:
 
 def read(fields: Mapping[str, object]) -> ResponsesRequest:
     """Return a request; raise `BadRequest` or `WorkerUnable`, which name the field. The model is checked with the chat."""
-    for name, why in _REFUSED.items():
+    for name, reason in _REFUSED.items():
         if fields.get(name):
-            raise WorkerUnable(why, param=name)
+            raise WorkerUnable(reason, param=name)
     _check(fields)
     stream = values.read_flag(fields, "stream") or False
     text, reasoning = _object(fields, "text"), _object(fields, "reasoning")
     functions = functions_of(fields)
-    said = {
+    body = {
         **{name: fields.get(name) for name in SAID_ALIKE},
         "messages": items.messages(fields),
         **offered(fields, functions),
@@ -234,7 +236,7 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
         **{name: _id(fields, name) for name in ("user", "safety_identifier", "prompt_cache_key")},
         "service_tier": _id(fields, "service_tier"),
     }
-    chat = {name: value for name, value in said.items() if value is not None}
+    chat = {name: value for name, value in body.items() if value is not None}
     if LIKELY in _included(fields):
         chat |= {"logprobs": True, "top_logprobs": _likeliest(fields)}
     if stream:
@@ -269,8 +271,8 @@ def _check(fields: Mapping[str, object]) -> None:
         len(name) <= 64 and isinstance(value, str) and len(value) <= 512
         for name, value in metadata.items()
     ):
-        words = f"`metadata` must have at most {MAX_PAIRS} keys of 64 and texts of 512 characters"
-        raise BadRequest(words, param="metadata")
+        message = f"`metadata` must have at most {MAX_PAIRS} keys of 64 and texts of 512 characters"
+        raise BadRequest(message, param="metadata")
 
 
 def _included(fields: Mapping[str, object]) -> list[object]:
@@ -290,16 +292,16 @@ def _without_likely(fields: Mapping[str, object]) -> Mapping[str, object]:
     included = _included(fields)
     if LIKELY not in included:
         return fields
-    rest = [one for one in included if one != LIKELY]
+    rest = [name for name in included if name != LIKELY]
     return {**fields, "include": rest, "top_logprobs": None}
 
 
 def _repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
     """Return the settings that the answer repeats."""
-    told = {name: fields.get(name) for name in ("instructions", "tools", "tool_choice", "text")}
+    repeats = {name: fields.get(name) for name in ("instructions", "tools", "tool_choice", "text")}
     # Nested as deeply as in an event.
-    if len(encode_json({"response": told})) > MAX_REPEATED_BYTES:
-        fields = {name: value for name, value in fields.items() if name not in told}
+    if len(encode_json({"response": repeats})) > MAX_REPEATED_BYTES:
+        fields = {name: value for name, value in fields.items() if name not in repeats}
     alike = ("instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "user")
     names = ("safety_identifier", "prompt_cache_key")
     reasoning = _object(fields, "reasoning")
@@ -332,16 +334,16 @@ def _id(fields: Mapping[str, object], name: str) -> str | None:
     return values.read_text(fields, name, MAX_ID_CHARACTERS) or None
 
 
-def _inner(of: str, fields: Mapping[str, object], name: str, *words: str) -> str | None:
+def _inner(of: str, fields: Mapping[str, object], name: str, *choices: str) -> str | None:
     value = fields.get(name)
-    if value is not None and value not in words:
-        raise BadRequest(f"`{name}` must be one of: {', '.join(words)}", param=f"{of}.{name}")
+    if value is not None and value not in choices:
+        raise BadRequest(f"`{name}` must be one of: {', '.join(choices)}", param=f"{of}.{name}")
     return str(value) if value else None
 
 
-def _form(given: object) -> dict[str, object] | None:
+def _form(value: object) -> dict[str, object] | None:
     """Return the required form of the text as a chat's `response_format`, `None` for plain text; raise `BadRequest`."""
-    match given:
+    match value:
         case None | {"type": "text"}:
             return None
         case {"type": "json_object"}:
@@ -354,5 +356,5 @@ def _form(given: object) -> dict[str, object] | None:
                     "type": "json_schema",
                     "json_schema": {"name": name, "schema": schema, **more},
                 }
-    words = "text, json_object, or json_schema with its name and schema"
-    raise BadRequest(f"`text.format` must be {words}", param="text.format")
+    message = "text, json_object, or json_schema with its name and schema"
+    raise BadRequest(f"`text.format` must be {message}", param="text.format")

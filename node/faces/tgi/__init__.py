@@ -119,21 +119,21 @@ class _TgiCall:
         """Answer with a text; where `streams` is `None`, the body decides."""
 
         async def ask() -> AnswerForm:
-            given = await self.fields()
-            streamed = _streams(given) if streams is None else streams
-            wanted = request_mapping.read(given)
-            said: dict[str, object] = {"model": self.model, **wanted.fields}
+            fields = await self.fields()
+            streamed = _streams(fields) if streams is None else streams
+            tgi_request = request_mapping.read(fields)
+            body: dict[str, object] = {"model": self.model, **tgi_request.fields}
             if streamed:
-                said |= {"stream": True, "stream_options": {"include_usage": True}}
+                body |= {"stream": True, "stream_options": {"include_usage": True}}
             call = "generate_stream" if streamed else "generate"
             # In TGI's protocol the path, not `stream`, decides whether the answer streams.
-            own_words = encode_json({name: it for name, it in given.items() if name != "stream"})
-            own = Verbatim(TGI, call, own_words, wanted.needs)
+            own_words = encode_json({name: it for name, it in fields.items() if name != "stream"})
+            verbatim = Verbatim(TGI, call, own_words, tgi_request.needs)
             request = request_of(
-                self.context, self.http, Kind.COMPLETION, encode_json(said), verbatim=own
+                self.context, self.http, Kind.COMPLETION, encode_json(body), verbatim=verbatim
             )
             limit = self.context.settings.router.max_event_bytes
-            encoder = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
+            encoder = Text(tgi_request, streams=streamed, listed=listed, max_event_bytes=limit)
             return AnswerForm(request, encoder, framed=_listed if listed else None)
 
         return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=encoder.refuse)
@@ -142,54 +142,56 @@ class _TgiCall:
         """Answer a request at TGI's own `/v1`."""
 
         async def ask() -> AnswerForm:
-            given = await self.fields()
-            chats.check(given, kind)
-            said = chats.fields_of(given, self.model)
-            own = chats.own_words(given) if kind is Kind.CHAT else None
-            request = request_of(self.context, self.http, kind, encode_json(said), verbatim=own)
+            fields = await self.fields()
+            chats.check(fields, kind)
+            body = chats.fields_of(fields, self.model)
+            own_words = chats.own_words(fields) if kind is Kind.CHAT else None
+            request = request_of(
+                self.context, self.http, kind, encode_json(body), verbatim=own_words
+            )
             limit, created = self.context.settings.router.max_event_bytes, int(time())
-            forms = Forms(kind, said, self.http[ID], created, chats.spelt(given))
+            forms = Forms(kind, body, self.http[ID], created, chats.spelt(fields))
             encoder = chats.Completed(forms, max_event_bytes=limit)
-            return AnswerForm(request, encoder, chats.dropped(given))
+            return AnswerForm(request, encoder, chats.dropped(fields))
 
         return answer(self.context, self.http, kind, ask, refuse=encoder.refuse)
 
     async def tokenize(self) -> web.StreamResponse:
         """Answer with the tokens of a text."""
         try:
-            given = await self.fields()
-            inputs = request_mapping.inputs_of(given)
-            said = {"model": self.model, **encoder.fields_of(given, inputs)}
+            fields = await self.fields()
+            inputs = request_mapping.inputs_of(fields)
+            request_body = {"model": self.model, **encoder.fields_of(fields, inputs)}
             try:
-                body = await self._tokens({**said, **encoder.PIECES})
+                body = await self._tokens({**request_body, **encoder.PIECES})
             except WorkerUnable:
-                body = await self._tokens(said)
+                body = await self._tokens(request_body)
             return json_answer(encoder.tokens(body, inputs))
         except WorkerUnable as error:
             return encoder.said(refusal(error), encoder.NO_TOKENIZER).response()
         except KNOWN as error:
             return encoder.refuse(refusal(error)).response()
 
-    async def _tokens(self, said: Mapping[str, object]) -> bytes:
-        request = request_of(self.context, self.http, Kind.TOKENIZE, encode_json(said))
-        async with model_answer(self.context, self.http.get(PRINCIPAL, ANYBODY), request) as told:
-            return await told.body()
+    async def _tokens(self, fields: Mapping[str, object]) -> bytes:
+        request = request_of(self.context, self.http, Kind.TOKENIZE, encode_json(fields))
+        async with model_answer(self.context, self.http.get(PRINCIPAL, ANYBODY), request) as answer:
+            return await answer.body()
 
     async def tell(self, path: str) -> web.Response:
         """Answer a GET request about the model; without a model, the health is that of this node."""
         if not self.model and path in _HEALTH:
             return web.Response()
-        self.http.get(PRINCIPAL, ANYBODY).ask(self.model)
-        found = served(self.context, self.http[ID], self.model)
+        self.http.get(PRINCIPAL, ANYBODY).check_models(self.model)
+        served_by = served(self.context, self.http[ID], self.model)
         match path:
             case "health" | "ping":
-                return web.Response() if found.now else _unhealthy(self.model)
+                return web.Response() if served_by.now else _unhealthy(self.model)
             case "metrics":
-                body = metrics(self.context, found)
+                body = metrics(self.context, served_by)
                 return web.Response(body=body, headers={"content-type": CONTENT_TYPE})
         try:
-            own = await told(self.context, found)
-            return json_answer(info(self.context, self.model, found, own))
+            description = await told(self.context, served_by)
+            return json_answer(info(self.context, self.model, served_by, description))
         except KNOWN as error:
             return encoder.refuse(refusal(error)).response()
 
@@ -216,9 +218,9 @@ def _at_root(context: Serving, path: str) -> Handler:
 def _meant(tail: str) -> tuple[str, str]:
     """Return the model, as `PROJECT/MODEL`, and TGI's path; raise `UnknownPath`."""
     model, path = tail.rstrip("/"), ""
-    for known in sorted((*_GET, *_POST), key=len, reverse=True):
-        if model.endswith(f"/{known}"):
-            model, path = model.removesuffix(f"/{known}"), known
+    for known_path in sorted((*_GET, *_POST), key=len, reverse=True):
+        if model.endswith(f"/{known_path}"):
+            model, path = model.removesuffix(f"/{known_path}"), known_path
             break
     project, _, name = model.partition("/")
     if not project or not name:
@@ -230,8 +232,8 @@ def _listed(answer: bytes) -> bytes:
     return b"[" + answer + b"]"
 
 
-def _streams(given: Mapping[str, object]) -> bool:
-    match given.get("stream"):
+def _streams(fields: Mapping[str, object]) -> bool:
+    match fields.get("stream"):
         case None:
             return False
         case bool(streams):
@@ -240,8 +242,8 @@ def _streams(given: Mapping[str, object]) -> bool:
 
 
 def _unhealthy(model: str) -> web.Response:
-    said = f"no node serves {model!r} now"
-    return encoder.said(Refusal(503, {"error": {"message": said}}), encoder.UNHEALTHY).response()
+    message = f"no node serves {model!r} now"
+    return encoder.said(Refusal(503, {"error": {"message": message}}), encoder.UNHEALTHY).response()
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -261,15 +263,19 @@ class Served:
 def served(context: Serving, id_: str, model: str) -> Served:
     """Return the replicas that serve completions of a model; busy ones count as available."""
     request = Request(id_, Kind.COMPLETION, model, b"{}", "application/json")
-    found = context.router.explain(request)
-    busy = [left.candidate for left in found.excluded if left.reason in _THERE]
-    known = [left.candidate for left in found.excluded if left.reason not in _NOT_MEANT]
-    return Served((*found.ordered, *busy), (*found.ordered, *known))
+    explained = context.router.explain(request)
+    busy = [exclusion.candidate for exclusion in explained.excluded if exclusion.reason in _THERE]
+    candidates = [
+        exclusion.candidate
+        for exclusion in explained.excluded
+        if exclusion.reason not in _NOT_MEANT
+    ]
+    return Served((*explained.ordered, *busy), (*explained.ordered, *candidates))
 
 
-async def told(context: Serving, found: Served) -> WorkerDescription:
+async def told(context: Serving, served_by: Served) -> WorkerDescription:
     """Return the description of a worker of this machine, an empty one where there is none; other nodes' are in their records."""
-    for candidate in found.known:
+    for candidate in served_by.known:
         if candidate.worker is not None:
             with suppress(WorkerFailed):
                 return await context.router.describe(candidate.worker) or WorkerDescription()
@@ -277,21 +283,21 @@ async def told(context: Serving, found: Served) -> WorkerDescription:
 
 
 def info(
-    context: Serving, name: str, found: Served, own: WorkerDescription
+    context: Serving, name: str, served_by: Served, description: WorkerDescription
 ) -> Mapping[str, object]:
-    """Return TGI's `Info`; `own` is the description of a worker here. Unknown numbers are 0. Raise `UnknownModel`."""
-    if not found.known:
+    """Return TGI's `Info`; `description` is the description of a worker here. Unknown numbers are 0. Raise `UnknownModel`."""
+    if not served_by.known:
         raise UnknownModel(name)
-    services: list[Service] = [candidate.service for candidate in found.known]
+    services: list[Service] = [candidate.service for candidate in served_by.known]
     tokens = max(service.context for service in services)
-    limits = own.limits
+    limits = description.limits
     # At least one token is left for the output.
-    read = min(limits.get("max_input_tokens", tokens), max(0, tokens - max(own.output, 1)))
+    read = min(limits.get("max_input_tokens", tokens), max(0, tokens - max(description.output, 1)))
     return {
         "model_id": services[0].model,
         "model_sha": None,
         "model_pipeline_tag": None,
-        "max_concurrent_requests": max(sum(c.slots for c in found.known), own.slots),
+        "max_concurrent_requests": max(sum(c.slots for c in served_by.known), description.slots),
         "max_best_of": limits.get("max_best_of", MAX_BEST_OF),
         "max_stop_sequences": min(limits.get("max_stop_sequences", MAX_STOPS), MAX_STOPS),
         "max_input_tokens": read,
@@ -305,9 +311,9 @@ def info(
     }
 
 
-def metrics(context: Serving, found: Served) -> bytes:
+def metrics(context: Serving, served_by: Served) -> bytes:
     """Return two of TGI's series, summed over all replicas of a model, as far as their nodes have reported."""
-    loads = [_load(context, candidate) for candidate in found.now]
+    loads = [_load(context, candidate) for candidate in served_by.now]
     return b"".join(
         (
             _gauge("tgi_queue_size", sum(load.queued for load in loads)),

@@ -37,21 +37,21 @@ class Forms:
     """Whether the caller offers tools in TGI's form."""
     _called: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def whole(self, said: Mapping[str, Any]) -> dict[str, Any]:
+    def whole(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return an answer in one piece."""
-        choices = [self._whole(choice, at) for at, choice in enumerate(_choices(said))]
-        answer = self._head(said, "chat.completion") | {"choices": choices}
-        return answer | {"usage": self._usage(said.get("usage"), choices)}
+        choices = [self._whole(choice, index) for index, choice in enumerate(_choices(fields))]
+        answer = self._head(fields, "chat.completion") | {"choices": choices}
+        return answer | {"usage": self._usage(fields.get("usage"), choices)}
 
-    def chunks(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def chunks(self, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return one event of a stream, as several where a choice contains more than one event has room for."""
-        pieces = [self._pieces(choice, at) for at, choice in enumerate(_choices(said))]
-        head = self._head(said, "chat.completion.chunk")
+        pieces = [self._pieces(choice, index) for index, choice in enumerate(_choices(fields))]
+        head = self._head(fields, "chat.completion.chunk")
         rows = [*zip_longest(*pieces)] or [()]
-        return [head | {"choices": [one for one in row if one is not None]} for row in rows]
+        return [head | {"choices": [piece for piece in row if piece is not None]} for row in rows]
 
-    def _head(self, said: Mapping[str, Any], chat: str) -> dict[str, Any]:
-        created = said.get("created")
+    def _head(self, fields: Mapping[str, Any], chat: str) -> dict[str, Any]:
+        created = fields.get("created")
         usual: dict[str, Any] = {
             "id": self.id,
             "object": chat if self.kind is Kind.CHAT else "text_completion",
@@ -59,29 +59,37 @@ class Forms:
             "system_fingerprint": "",
         }
         lacking = {
-            name: text for name, text in usual.items() if not isinstance(said.get(name), str)
+            name: text for name, text in usual.items() if not isinstance(fields.get(name), str)
         }
-        told = isinstance(created, int) and not isinstance(created, bool) and created >= 0
-        return {**said, **lacking, "created": created if told else self.created}
+        is_time = isinstance(created, int) and not isinstance(created, bool) and created >= 0
+        return {**fields, **lacking, "created": created if is_time else self.created}
 
-    def _whole(self, choice: Choice, at: int) -> Choice:
+    def _whole(self, choice: Choice, index: int) -> Choice:
         reason = choice.get("finish_reason")
         ended = reason if isinstance(reason, str) and reason else "stop"
-        found = choice | {"index": _index(choice, at), "finish_reason": ended}
+        choice_fields = choice | {"index": _index(choice, index), "finish_reason": ended}
         if self.kind is Kind.COMPLETION:
-            return found | {"text": _text(choice.get("text")), "logprobs": choice.get("logprobs")}
+            return choice_fields | {
+                "text": _text(choice.get("text")),
+                "logprobs": choice.get("logprobs"),
+            }
         message = choice.get("message")
-        given = message if isinstance(message, dict) else {}
-        calls = _calls(given)
-        said: dict[str, Any] = {**given, "role": given.get("role") or "assistant"}
-        said["content"] = text = _text(given.get("content"))
+        fields = message if isinstance(message, dict) else {}
+        calls = _calls(fields)
+        message_fields: dict[str, Any] = {**fields, "role": fields.get("role") or "assistant"}
+        message_fields["content"] = text = _text(fields.get("content"))
         if calls:
-            said["content"] = None if self.spelt else text or None
-            said["tool_calls"] = [self._call(call, (found["index"], n)) for n, call in calls]
-        return found | {"message": said, "logprobs": _likely(choice.get("logprobs"))}
+            message_fields["content"] = None if self.spelt else text or None
+            message_fields["tool_calls"] = [
+                self._call(call, (choice_fields["index"], n)) for n, call in calls
+            ]
+        return choice_fields | {
+            "message": message_fields,
+            "logprobs": _likely(choice.get("logprobs")),
+        }
 
-    def _pieces(self, choice: Choice, at: int) -> list[Choice]:
-        reason, index = choice.get("finish_reason"), _index(choice, at)
+    def _pieces(self, choice: Choice, position: int) -> list[Choice]:
+        reason, index = choice.get("finish_reason"), _index(choice, position)
         if self.kind is Kind.COMPLETION:
             # In TGI's form, `""` marks a text that continues.
             ended: object = reason if isinstance(reason, str) else ""
@@ -100,53 +108,56 @@ class Forms:
         return pieces
 
     def _deltas(self, delta: object, index: int) -> list[dict[str, Any]]:
-        given: dict[str, Any] = delta if isinstance(delta, dict) else {}
-        calls, text = _calls(given), _text(given.get("content"))
-        role = given.get("role") or "assistant"
-        said: dict[str, Any] = {**given, "role": role, "content": text}
+        fields: dict[str, Any] = delta if isinstance(delta, dict) else {}
+        calls, text = _calls(fields), _text(fields.get("content"))
+        role = fields.get("role") or "assistant"
+        delta_fields: dict[str, Any] = {**fields, "role": role, "content": text}
         if not calls:
-            return [said]
+            return [delta_fields]
         if not self.spelt:
-            return [said]
-        del said["tool_calls"]
-        told = [
+            return [delta_fields]
+        del delta_fields["tool_calls"]
+        deltas = [
             {"role": role, "tool_calls": {"index": n, **self._call(call, (index, n))}}
             for n, call in calls
         ]
-        return [said, *told] if text else told
+        return [delta_fields, *deltas] if text else deltas
 
-    def _call(self, call: Mapping[str, Any], place: tuple[int, int]) -> dict[str, Any]:
+    def _call(self, call: Mapping[str, Any], position: tuple[int, int]) -> dict[str, Any]:
         """Return a call, or a piece of one, with all required fields; the worker sends the id with the first piece only."""
         function = call.get("function")
-        given: dict[str, Any] = function if isinstance(function, dict) else {}
+        fields: dict[str, Any] = function if isinstance(function, dict) else {}
         id_ = call.get("id")
         if isinstance(id_, str) and id_:
-            self._called[place] = id_
-        arguments = given.get("arguments")
+            self._called[position] = id_
+        arguments = fields.get("arguments")
         text = arguments if isinstance(arguments, str) else ""
         if isinstance(arguments, dict):
             text = written_answer(arguments).decode()
         return {
             **call,
-            "id": self._called.get(place, ""),
+            "id": self._called.get(position, ""),
             "type": "function",
-            "function": {**given, "arguments": text},
+            "function": {**fields, "arguments": text},
         }
 
-    def _usage(self, given: Any, choices: Sequence[Choice]) -> dict[str, Any]:
-        match given:
-            case {"prompt_tokens": int(read), "completion_tokens": int(written)} as told:
-                total = told.get("total_tokens")
-                return {**told, "total_tokens": total if isinstance(total, int) else read + written}
-        asked = self.sent.get("messages" if self.kind is Kind.CHAT else "prompt")
+    def _usage(self, value: Any, choices: Sequence[Choice]) -> dict[str, Any]:
+        match value:
+            case {"prompt_tokens": int(read), "completion_tokens": int(written)} as usage:
+                total = usage.get("total_tokens")
+                return {
+                    **usage,
+                    "total_tokens": total if isinstance(total, int) else read + written,
+                }
+        prompt = self.sent.get("messages" if self.kind is Kind.CHAT else "prompt")
         texts = [choice.get("message") or choice.get("text") for choice in choices]
-        read, written = (-(-len(written_answer(part)) // USUAL_BYTES) for part in (asked, texts))
-        spent = {"prompt_tokens": read, "completion_tokens": written}
-        return {**spent, "total_tokens": read + written, "estimated": True}
+        read, written = (-(-len(written_answer(part)) // USUAL_BYTES) for part in (prompt, texts))
+        usage_fields = {"prompt_tokens": read, "completion_tokens": written}
+        return {**usage_fields, "total_tokens": read + written, "estimated": True}
 
 
-def _choices(said: Mapping[str, Any]) -> list[Choice]:
-    choices = said.get("choices")
+def _choices(fields: Mapping[str, Any]) -> list[Choice]:
+    choices = fields.get("choices")
     if not isinstance(choices, list):
         return []
     return [choice for choice in choices if isinstance(choice, dict)]
@@ -154,19 +165,21 @@ def _choices(said: Mapping[str, Any]) -> list[Choice]:
 
 def _calls(message: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     """Return calls of tools, each with its index."""
-    given = message.get("tool_calls")
+    value = message.get("tool_calls")
     # TGI's own streams have one call in each event.
-    calls = [given] if isinstance(given, dict) else given if isinstance(given, list) else []
-    return [(_index(call, at), call) for at, call in enumerate(calls) if isinstance(call, dict)]
+    calls = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [
+        (_index(call, index), call) for index, call in enumerate(calls) if isinstance(call, dict)
+    ]
 
 
-def _likely(given: object) -> object:
+def _likely(value: object) -> object:
     """Return the log probabilities of a chat's tokens, with the empty lists that workers omit."""
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         return None
-    content = given.get("content")
+    content = value.get("content")
     tokens = content if isinstance(content, list) else []
-    return given | {
+    return value | {
         "content": [
             {**token, "top_logprobs": token.get("top_logprobs") or []}
             for token in tokens
@@ -175,18 +188,18 @@ def _likely(given: object) -> object:
     }
 
 
-def _index(said: Mapping[str, Any], otherwise: int) -> int:
-    given = said.get("index")
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
+def _index(fields: Mapping[str, Any], otherwise: int) -> int:
+    index = fields.get("index")
+    if isinstance(index, int) and not isinstance(index, bool) and index >= 0:
+        return index
     return otherwise
 
 
-def _text(given: object) -> str:
+def _text(value: object) -> str:
     """Return a text; some workers send it in parts."""
-    if isinstance(given, list):
-        return "".join(_text(part.get("text")) for part in given if isinstance(part, dict))
-    return given if isinstance(given, str) else ""
+    if isinstance(value, list):
+        return "".join(_text(part.get("text")) for part in value if isinstance(part, dict))
+    return value if isinstance(value, str) else ""
 
 
 _NAMING = frozenset({"model", "models", "project"})
@@ -203,58 +216,58 @@ OWN = ("logit_bias", "presence_penalty", "tool_prompt")
 """Fields of TGI's chats that OpenAI's form lacks, or has with another meaning."""
 
 
-def fields_of(given: Mapping[str, object], model: str) -> dict[str, object]:
+def fields_of(fields: Mapping[str, object], model: str) -> dict[str, object]:
     """Return OpenAI's fields for a model; fields with other names in TGI's form are renamed. Raise `BadRequest`."""
-    said = {name: value for name, value in _told(given).items() if name not in _NAMING}
-    if isinstance(messages := said.get("messages"), list):
-        said["messages"] = [_told(m) if isinstance(m, dict) else m for m in messages]
-    if isinstance(tools := said.get("tools"), list):
-        said["tools"] = [_tool(tool) for tool in tools]
-    match said.get("tool_choice"):
+    body = {name: value for name, value in _told(fields).items() if name not in _NAMING}
+    if isinstance(messages := body.get("messages"), list):
+        body["messages"] = [_told(m) if isinstance(m, dict) else m for m in messages]
+    if isinstance(tools := body.get("tools"), list):
+        body["tools"] = [_tool(tool) for tool in tools]
+    match body.get("tool_choice"):
         case str(name) if name not in _CHOICES:
-            said["tool_choice"] = {"type": "function", "function": {"name": name}}
+            body["tool_choice"] = {"type": "function", "function": {"name": name}}
         case {"function": dict(function)}:
-            said["tool_choice"] = {"type": "function", "function": function}
-    match said.get("response_format"):
+            body["tool_choice"] = {"type": "function", "function": function}
+    match body.get("response_format"):
         case {"type": "json" | "regex"} as form:
-            del said["response_format"]
-            said |= grammar(form, "response_format")
-    return {"model": model, **{k: v for k, v in said.items() if k not in dropped(given)}}
+            del body["response_format"]
+            body |= grammar(form, "response_format")
+    return {"model": model, **{k: v for k, v in body.items() if k not in dropped(fields)}}
 
 
-def check(given: Mapping[str, object], kind: Kind) -> None:
+def check(fields: Mapping[str, object], kind: Kind) -> None:
     """Raise `BadRequest` where a field of TGI's has a value that its specification does not allow."""
     for name in _PENALTIES:
-        read_number(given, name, -2, 2)
+        read_number(fields, name, -2, 2)
     for name in _NUMBERS:
-        read_number(given, name, 0, _MOST)
-    for name, most in _COUNTS.items():
-        read_integer(given, name, 0, most - 1)
-    read_flag(given, "stream")
-    read_text(given, "suffix", _LONGEST_TEXT)
-    read_text(given, "tool_prompt", _LONGEST_TEXT)
+        read_number(fields, name, 0, _MOST)
+    for name, limit in _COUNTS.items():
+        read_integer(fields, name, 0, limit - 1)
+    read_flag(fields, "stream")
+    read_text(fields, "suffix", _LONGEST_TEXT)
+    read_text(fields, "tool_prompt", _LONGEST_TEXT)
     if kind is Kind.CHAT:
-        read_flag(given, "logprobs")
+        read_flag(fields, "logprobs")
 
 
-def dropped(given: Mapping[str, object]) -> tuple[str, ...]:
+def dropped(fields: Mapping[str, object]) -> tuple[str, ...]:
     """Return the fields without an equivalent in OpenAI's form: `tool_prompt`, and a `logit_bias` that names no tokens."""
-    bias = isinstance(given.get("logit_bias"), list)
-    unheard = {"tool_prompt": given.get("tool_prompt") is not None, "logit_bias": bias}
-    return tuple(name for name, there in unheard.items() if there)
+    bias = isinstance(fields.get("logit_bias"), list)
+    unheard = {"tool_prompt": fields.get("tool_prompt") is not None, "logit_bias": bias}
+    return tuple(name for name, is_present in unheard.items() if is_present)
 
 
-def own_words(given: Mapping[str, object]) -> Verbatim | None:
+def own_words(fields: Mapping[str, object]) -> Verbatim | None:
     """Return the fields that only a worker of TGI's protocol understands as the caller means them, `None` for none."""
-    heard = {name: given[name] for name in OWN if given.get(name) is not None}
-    if not isinstance(heard.get("logit_bias"), list):
-        heard.pop("logit_bias", None)
-    return Verbatim(TGI, "chat", encode_json(heard)) if heard else None
+    own_fields = {name: fields[name] for name in OWN if fields.get(name) is not None}
+    if not isinstance(own_fields.get("logit_bias"), list):
+        own_fields.pop("logit_bias", None)
+    return Verbatim(TGI, "chat", encode_json(own_fields)) if own_fields else None
 
 
-def spelt(given: Mapping[str, object]) -> bool:
+def spelt(fields: Mapping[str, object]) -> bool:
     """Return whether a caller offers tools in TGI's form (`arguments`); other callers get calls in OpenAI's form."""
-    tools = given.get("tools")
+    tools = fields.get("tools")
     for tool in tools if isinstance(tools, list) else ():
         match tool:
             case {"function": {"arguments": _}}:
@@ -262,9 +275,9 @@ def spelt(given: Mapping[str, object]) -> bool:
     return False
 
 
-def _told(given: Mapping[str, object]) -> dict[str, object]:
+def _told(fields: Mapping[str, object]) -> dict[str, object]:
     """Return the fields that are not null: some servers refuse null."""
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _tool(tool: object) -> object:
@@ -292,25 +305,25 @@ class Completed:
         """Additional headers: none."""
         return {}
 
-    def whole(self, body: bytes) -> tuple[str, bytes]:
+    def encode_whole(self, body: bytes) -> tuple[str, bytes]:
         """Return an answer in one piece; raise `WorkerFailed`."""
         if self.streams:
             raise WorkerFailed("the worker does not stream")
         return JSON, written_answer(self._forms.whole(answer_object(body)))
 
-    def stream(self, events: bytes) -> bytes:
+    def encode_events(self, events: bytes) -> bytes:
         """Return a piece of a stream; raise `WorkerFailed`."""
         try:
-            found = self._splitter.feed(events)
+            split = self._splitter.feed(events)
         except EventTooLarge as error:
             raise WorkerFailed(str(error)) from error
-        return b"".join(map(self._event, found))
+        return b"".join(map(self._event, split))
 
-    def end(self) -> bytes:
+    def encode_end(self) -> bytes:
         """Return the rest of a stream."""
         return b"".join(map(self._event, self._splitter.finish()))
 
-    def broken(self, refused: Refusal) -> bytes:
+    def encode_failure(self, refused: Refusal) -> bytes:
         """Return the event for a stream that broke off."""
         error = refused.body["error"]
         return self._fail(TextFailure(error["message"], error["type"], error["code"]))
@@ -321,14 +334,14 @@ class Completed:
             return b""
         if not data or data == _DONE:
             return event.raw
-        said = answer_object(data)
-        if error := said.get("error"):
+        payload = answer_object(data)
+        if error := payload.get("error"):
             return self._fail(_failure(error))
-        chunks = self._forms.chunks(said)
-        if chunks == [said]:
+        chunks = self._forms.chunks(payload)
+        if chunks == [payload]:
             return event.raw
         *before, last = map(written_answer, chunks)
-        return b"".join(b"data: " + one + b"\n\n" for one in before) + with_data(event, last)
+        return b"".join(b"data: " + line + b"\n\n" for line in before) + with_data(event, last)
 
     def _fail(self, failure: TextFailure) -> bytes:
         if self._failed:

@@ -78,8 +78,8 @@ def _of_status(status: int) -> ErrorForm:
 
 def _body(form: ErrorForm, message: str) -> dict[str, str]:
     # The message of a TGI server has the opening already.
-    whole = message if message.startswith(form.opening) else f"{form.opening}: {message}"
-    return {"error": whole, "error_type": form.type}
+    text = message if message.startswith(form.opening) else f"{form.opening}: {message}"
+    return {"error": text, "error_type": form.type}
 
 
 PIECES: Mapping[str, object] = {"with_pieces": True, "return_token_strs": True}
@@ -94,27 +94,27 @@ _LETTERS: Mapping[str, bytes] = {
 }
 
 
-def fields_of(given: Mapping[str, object], inputs: str) -> dict[str, object]:
+def fields_of(fields: Mapping[str, object], inputs: str) -> dict[str, object]:
     """Return the fields of a request for the tokens of a text; as in TGI, special tokens are included by default."""
     return {
         "content": inputs,
-        "add_special_tokens": given.get("add_special_tokens") is not False,
+        "add_special_tokens": fields.get("add_special_tokens") is not False,
     }
 
 
 def tokens(body: bytes, inputs: str) -> list[dict[str, object]]:
     """Return TGI's tokens; raise `WorkerUnable` where their positions are unknown, `WorkerFailed` for an invalid answer."""
     try:
-        said = orjson.loads(body)
+        payload = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise WorkerFailed("the answer is not valid JSON") from error
-    listed = said.get("tokens") if isinstance(said, dict) else None
+    listed = payload.get("tokens") if isinstance(payload, dict) else None
     if not isinstance(listed, list):
         raise WorkerFailed("the answer lists no tokens")
     ids = [_id(token) for token in listed]
-    for pieces in _spellings(listed, said.get("token_strs")):
-        if len(pieces) == len(ids) and (places := _places(pieces, inputs)):
-            return [{"id": id_, **place} for id_, place in zip(ids, places, strict=True)]
+    for pieces in _spellings(listed, payload.get("token_strs")):
+        if len(pieces) == len(ids) and (all_offsets := _places(pieces, inputs)):
+            return [{"id": id_, **offsets} for id_, offsets in zip(ids, all_offsets, strict=True)]
     raise WorkerUnable("the worker does not report the positions of its tokens", param="inputs")
 
 
@@ -155,26 +155,26 @@ def _piece(token: object) -> bytes | None:
 
 def _places(pieces: list[bytes], inputs: str) -> list[dict[str, object]]:
     """Return the positions of the pieces in a text, in characters; an empty list where they do not make it up."""
-    whole, at = inputs.encode(errors="replace"), 0
-    places: list[dict[str, object]] = []
-    for piece in _without_space_before(pieces, whole):
-        framing = not whole.startswith(piece, at)
-        if framing and at not in (0, len(whole)):
+    encoded, end = inputs.encode(errors="replace"), 0
+    offsets: list[dict[str, object]] = []
+    for piece in _without_space_before(pieces, encoded):
+        framing = not encoded.startswith(piece, end)
+        if framing and end not in (0, len(encoded)):
             return []
-        start, at = at, at if framing else at + len(piece)
-        first, last = _characters(whole[:start]), _characters(whole[:at])
+        start, end = end, end if framing else end + len(piece)
+        first, last = _characters(encoded[:start]), _characters(encoded[:end])
         # A character that several tokens share belongs to the first of them.
         text = piece.decode(errors="replace") if framing else inputs[first:last]
-        places.append({"text": text, "start": first, "stop": last})
-    return places if at == len(whole) else []
+        offsets.append({"text": text, "start": first, "stop": last})
+    return offsets if end == len(encoded) else []
 
 
-def _without_space_before(pieces: list[bytes], whole: bytes) -> list[bytes]:
+def _without_space_before(pieces: list[bytes], encoded: bytes) -> list[bytes]:
     """Return the pieces without the space that some tokenizers put before a text."""
-    for at, piece in enumerate(pieces):
-        if piece.startswith(b" ") and len(piece) > 1 and whole.startswith(piece[1:]):
-            return [*pieces[:at], piece[1:], *pieces[at + 1 :]]
-        if whole.startswith(piece):
+    for index, piece in enumerate(pieces):
+        if piece.startswith(b" ") and len(piece) > 1 and encoded.startswith(piece[1:]):
+            return [*pieces[:index], piece[1:], *pieces[index + 1 :]]
+        if encoded.startswith(piece):
             break
     return pieces
 
@@ -192,10 +192,10 @@ class Text(TextEncoder):
     """Encoder of one text. If `listed`, an answer in one piece is a list of one, as at `POST /`."""
 
     def __init__(
-        self, asked: TgiRequest, *, streams: bool, listed: bool, max_event_bytes: int
+        self, request: TgiRequest, *, streams: bool, listed: bool, max_event_bytes: int
     ) -> None:
         super().__init__(Kind.COMPLETION, streams=streams, max_event_bytes=max_event_bytes)
-        self._asked = asked
+        self._asked = request
         self._listed = listed
         self._pieces: list[str] = []
         self._reason: Reason | None = None
@@ -204,36 +204,36 @@ class Text(TextEncoder):
     @property
     def headers(self) -> Mapping[str, str]:
         """The length of the input, and the usage if the worker reported it."""
-        said = {"x-compute-characters": str(len(self._asked.inputs))}
+        headers = {"x-compute-characters": str(len(self._asked.inputs))}
         if self._usage is not None and not self._usage.estimated:
-            said["x-prompt-tokens"] = str(self._usage.prompt)
-            said["x-generated-tokens"] = str(self._usage.completion)
-        return said
+            headers["x-prompt-tokens"] = str(self._usage.prompt)
+            headers["x-generated-tokens"] = str(self._usage.completion)
+        return headers
 
-    def answer(self, heard: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[Heard]) -> object:
         """Return a whole answer."""
-        text = text_parser.text_of(heard)
-        self._reason, self._usage = text_parser.reason_of(heard), text_parser.usage_of(heard)
+        text = text_parser.text_of(events)
+        self._reason, self._usage = text_parser.reason_of(events), text_parser.usage_of(events)
         answer: dict[str, object] = {"generated_text": self._full(text)}
         if self._asked.details:
             estimate = -(-len(text.encode()) // USUAL_BYTES)
             answer["details"] = {
-                **self._details(estimate), "prefill": [], **self._tokens(heard)
+                **self._details(estimate), "prefill": [], **self._tokens(events)
             }  # fmt: skip
         return [answer] if self._listed else answer
 
-    def events(self, heard: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[Heard]) -> bytes:
         """Return pieces of a stream, each as a token."""
-        said: list[bytes] = []
-        for event in heard:
+        written: list[bytes] = []
+        for event in events:
             match event:
                 case Delta(_, 0):
-                    said += map(self._piece, _pieces(event))
+                    written += map(self._piece, _pieces(event))
                 case End(reason, 0):
                     self._reason = reason
                 case Usage():
                     self._usage = event
-        return b"".join(said)
+        return b"".join(written)
 
     def closing(self) -> bytes:
         """Return the last event: a special token without text, with the whole text and its details."""
@@ -248,15 +248,15 @@ class Text(TextEncoder):
         """Return the event for a stream that broke off."""
         return event(failure)
 
-    def _tokens(self, heard: Sequence[Heard]) -> dict[str, object]:
+    def _tokens(self, events: Sequence[Heard]) -> dict[str, object]:
         """Return the tokens of a whole text: all of them, or none."""
-        tokens = [t for e in heard if isinstance(e, Delta) and e.choice == 0 for t in e.tokens]
+        tokens = [t for e in events if isinstance(e, Delta) and e.choice == 0 for t in e.tokens]
         if any(token.id is None for token in tokens):
             tokens = []
-        said: dict[str, object] = {"tokens": list(map(_said, tokens))}
+        details: dict[str, object] = {"tokens": list(map(_said, tokens))}
         if self._asked.likeliest:
-            said["top_tokens"] = list(map(self._likeliest, tokens))
-        return said
+            details["top_tokens"] = list(map(self._likeliest, tokens))
+        return details
 
     def _piece(self, token: Token) -> bytes:
         self._pieces.append(token.text)
@@ -267,8 +267,13 @@ class Text(TextEncoder):
         return list(map(_said, token.likeliest[: self._asked.likeliest]))
 
     def _event(self, token: Mapping[str, object], **ends: object) -> bytes:
-        said = {"index": len(self._pieces), "token": token, "generated_text": None, "details": None}
-        return b"data:" + orjson.dumps(said | ends) + b"\n\n"
+        event = {
+            "index": len(self._pieces),
+            "token": token,
+            "generated_text": None,
+            "details": None,
+        }
+        return b"data:" + orjson.dumps(event | ends) + b"\n\n"
 
     def _details(self, estimate: int) -> dict[str, object]:
         written = estimate if self._usage is None else self._usage.completion

@@ -48,10 +48,10 @@ class TgiRequest:
     needs: str = ""
 
 
-def read(given: Mapping[str, object]) -> TgiRequest:
+def read(payload: Mapping[str, object]) -> TgiRequest:
     """Return a request from TGI's `GenerateRequest`; raise `BadRequest`, which names the field. Other fields are ignored."""
-    inputs = inputs_of(given)
-    parameters = given.get("parameters")
+    inputs = inputs_of(payload)
+    parameters = payload.get("parameters")
     if parameters is None:
         parameters = {}
     if not isinstance(parameters, dict):
@@ -81,17 +81,17 @@ def read(given: Mapping[str, object]) -> TgiRequest:
     )
 
 
-def inputs_of(given: Mapping[str, object]) -> str:
+def inputs_of(fields: Mapping[str, object]) -> str:
     """Return the text to continue or to tokenize; raise `BadRequest`."""
-    inputs = given.get("inputs")
+    inputs = fields.get("inputs")
     if not isinstance(inputs, str) or not inputs:
         raise BadRequest("`inputs` must be a text that is not empty", param="inputs")
     return inputs
 
 
-def grammar(given: object, param: str) -> dict[str, object]:
+def grammar(value: object, param: str) -> dict[str, object]:
     """Return a grammar as OpenAI's field, or as the common field of servers for a regex; raise `BadRequest`."""
-    match given:
+    match value:
         case None:
             return {}
         case {"type": "regex", "value": str(pattern)} if pattern:
@@ -111,23 +111,23 @@ def _object(text: str) -> object:
 
 
 def _schema(schema: Mapping[str, object]) -> dict[str, object]:
-    named = {"name": "answer", "schema": schema}
-    return {"response_format": {"type": "json_schema", "json_schema": named}}
+    named_schema = {"name": "answer", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": named_schema}}
 
 
 def _needs(parameters: Mapping[str, object]) -> str:
     """Return the name of a parameter without an equivalent in OpenAI's form, else `""`; raise `BadRequest` for wrong values."""
-    wanted = [name for name in _TGIS_OWN if read_flag(parameters, name)]
+    names = [name for name in _TGIS_OWN if read_flag(parameters, name)]
     if (read_integer(parameters, "best_of", 1, _MOST_TOKENS) or 1) > MAX_BEST_OF:
-        wanted.append("best_of")
+        names.append("best_of")
     match parameters.get("adapter_id"):
         case None:
             pass
         case str():
-            wanted.append("adapter_id")
+            names.append("adapter_id")
         case _:
             raise BadRequest("`adapter_id` must be a text", param="adapter_id")
-    return wanted[0] if wanted else ""
+    return names[0] if names else ""
 
 
 def _likeliest(parameters: Mapping[str, object]) -> int:
@@ -140,20 +140,20 @@ def _likeliest(parameters: Mapping[str, object]) -> int:
 def _sampling(parameters: Mapping[str, object]) -> tuple[dict[str, object], bool]:
     """Return OpenAI's fields, and whether the text is sampled: TGI samples with `do_sample` or any sampling parameter."""
     temperature = _number(parameters, "temperature")
-    top_p = _number(parameters, "top_p", most=1, usual=1)
-    typical_p = _number(parameters, "typical_p", most=1, usual=1)
+    top_p = _number(parameters, "top_p", limit=1, usual=1)
+    typical_p = _number(parameters, "typical_p", limit=1, usual=1)
     top_k = read_integer(parameters, "top_k", 1, _MOST_TOKENS)
     drawn = {"top_p": top_p, "top_k": top_k, "typical_p": typical_p}
     penalties = {
         "repetition_penalty": _number(parameters, "repetition_penalty", usual=1),
-        "frequency_penalty": _number(parameters, "frequency_penalty", -2, most=2, usual=0),
+        "frequency_penalty": _number(parameters, "frequency_penalty", -2, limit=2, usual=0),
     }
-    told = temperature not in (None, 1) or any(value is not None for value in drawn.values())
-    sampled = bool(read_flag(parameters, "do_sample")) or told
+    is_drawn = temperature not in (None, 1) or any(value is not None for value in drawn.values())
+    sampled = bool(read_flag(parameters, "do_sample")) or is_drawn
     if not sampled:
         drawn = {}
-    said = {name: value for name, value in (drawn | penalties).items() if value is not None}
-    return {"temperature": (temperature or 1.0) if sampled else 0.0, **said}, sampled
+    sampling = {name: value for name, value in (drawn | penalties).items() if value is not None}
+    return {"temperature": (temperature or 1.0) if sampled else 0.0, **sampling}, sampled
 
 
 def _number(
@@ -161,17 +161,17 @@ def _number(
     name: str,
     above: float = 0,
     *,
-    most: float | None = None,
+    limit: float | None = None,
     usual: float | None = None,
 ) -> float | None:
-    """Return a number above `above` and at most `most`, `None` if missing or `usual` (no effect); raise `BadRequest`."""
+    """Return a number above `above` and at most `limit`, `None` if missing or `usual` (no effect); raise `BadRequest`."""
     value = parameters.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise BadRequest(f"`{name}` must be a number", param=name)
-    if value <= above or (most is not None and value > most):
-        bound = "" if most is None else f" and at most {most:g}"
+    if value <= above or (limit is not None and value > limit):
+        bound = "" if limit is None else f" and at most {limit:g}"
         raise BadRequest(f"`{name}` must be greater than {above:g}{bound}", param=name)
     return None if value == usual else float(value)
 

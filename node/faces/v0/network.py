@@ -40,8 +40,8 @@ def _identities(context: Context) -> list[web.RouteDef]:
         return done(**_identity(context.peer, agent, registry.mesh.addresses(), spoken))
 
     async def peer(request: web.Request) -> web.Response:
-        given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = find_node(context, text_of(given, "node_id"))
+        fields = await read_object(request, idle=context.settings.router.idle_timeout)
+        node = find_node(context, text_of(fields, "node_id"))
         if node == context.peer:
             return await own_id(request)
         held = registry.catalog.held.get(node)
@@ -54,12 +54,12 @@ def _identities(context: Context) -> list[web.RouteDef]:
         return done(data=[n for n in registry.catalog.held if registry.presence(n) in LIVE])
 
     async def discovered(_: web.Request) -> web.Response:
-        found = (
+        discovered_peers = (
             node
             for node, signed in registry.catalog.held.items()
             if node != context.peer and signed.record.standing is not Standing.LEFT
         )
-        return done(data=[*found])
+        return done(data=[*discovered_peers])
 
     return [
         web.get("/api/v0/id", own_id),
@@ -94,14 +94,14 @@ def _connections(context: Context) -> list[web.RouteDef]:
         return json_answer([connection.peer for connection in mesh.connections()])
 
     async def connect(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         address = _address(await read_object(request, idle=idle))
         await mesh.connect(address, timeout=context.settings.mesh.dial_timeout)
         await context.audited(request, "connect", address)
         return done()
 
     async def disconnect(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         peer = _peer_of(_address(await read_object(request, idle=idle)))
         if all(connection.peer != peer for connection in mesh.connections()):
             raise WrongParameter(f"this node is not connected to {peer}", param="node_addr")
@@ -136,14 +136,14 @@ def _bootstrap(context: Context) -> list[web.RouteDef]:
         return done(data=list(bootstrap.addresses))
 
     async def add(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         address = _address(await read_object(request, idle=idle))
         await bootstrap.add(address)
         await context.audited(request, "add bootstrap address", address)
         return done()
 
     async def remove(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         address = _address(await read_object(request, idle=idle))
         existed = await bootstrap.remove(address)
         await context.audited(request, "remove bootstrap address", address)
@@ -156,9 +156,9 @@ def _bootstrap(context: Context) -> list[web.RouteDef]:
     ]
 
 
-def _address(given: dict[str, Any]) -> str:
+def _address(fields: dict[str, Any]) -> str:
     """Return `node_addr`; raise `WrongParameter` for an address that cannot be dialled, or `Unparseable`."""
-    address = text_of(given, "node_addr")
+    address = text_of(fields, "node_addr")
     _peer_of(address)
     return address
 
@@ -180,8 +180,8 @@ def _machine(context: Context) -> list[web.RouteDef]:
         node = find_node(context, text_of(given, "node_id") or context.peer)
         if node != context.peer:
             return done(**await _of_other(context, node, request[ID]))
-        seen = await context.host.look()
-        return done(**(seen if context.access.local(request) else without_serials(seen)))
+        seen = await context.host.facts()
+        return done(**(seen if context.access.is_own_user(request) else without_serials(seen)))
 
     return [web.post(HOST_PATH, info)]
 
@@ -190,7 +190,7 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes for other nodes; they do not get serial numbers."""
 
     async def info(_: web.Request) -> web.Response:
-        return json_answer(without_serials(await context.host.look()))
+        return json_answer(without_serials(await context.host.facts()))
 
     return [web.get(HOST_PATH, info)]
 
@@ -201,20 +201,20 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str
         raise UnknownNode(f"this node's registry does not contain {node}")
     seconds = context.settings.registry.ask_timeout
     try:
-        status, said = await context.links.ask(
+        status, body = await context.links.ask(
             node, HOST_PATH, request_id, within=seconds, at_most=MAX_ANSWER_BYTES
         )
     except (OSError, WorkerError) as error:
         raise PeerUnreachable(f"{node} did not answer within {seconds:g} s") from error
-    return _checked(node, status, said)
+    return _checked(node, status, body)
 
 
-def _checked(node: PeerId, status: int, said: bytes) -> dict[str, Any]:
+def _checked(node: PeerId, status: int, body: bytes) -> dict[str, Any]:
     """Return only the expected parts of another node's answer; raise `PeerUnreachable` for an invalid one."""
     try:
-        seen = orjson.loads(said) if status == HTTPStatus.OK else None
+        facts = orjson.loads(body) if status == HTTPStatus.OK else None
     except orjson.JSONDecodeError:
-        seen = None
-    if not isinstance(seen, dict):
+        facts = None
+    if not isinstance(facts, dict):
         raise PeerUnreachable(f"{node} gave no answer")
-    return {part: seen[part] for part in ("os", "cpu", "memory", "disk", "gpu") if part in seen}
+    return {part: facts[part] for part in ("os", "cpu", "memory", "disk", "gpu") if part in facts}

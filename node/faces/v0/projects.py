@@ -44,36 +44,40 @@ def _registering(context: Context) -> list[web.RouteDef]:
     guard, audited = context.links.guard, context.audited
 
     async def register_project(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         project, workers = read_project(await read_object(request, idle=idle), guard)
         require_may_read(workers, may_read=context.access.holds_token(request))
-        told, silent = await context.inspection.hear(workers)
-        await agent.register_project(project, workers, told)
+        descriptions, silent = await context.inspection.query_and_probe(workers)
+        await agent.register_project(project, workers, descriptions)
         await audited(request, "register project", project)
-        return done(**learned_rows(workers, told), **warnings_of(await _reasons(context, silent)))
+        return done(
+            **learned_rows(workers, descriptions), **warnings_of(await _reasons(context, silent))
+        )
 
     async def unregister_project(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         project = project_of(await read_object(request, idle=idle))
         existed = await agent.unregister_project(project)
         await audited(request, "unregister project", project)
         return done("ok" if existed else "not existed")
 
     async def register_model(request: web.Request) -> web.Response:
-        context.access.change(request)
-        given = await read_object(request, idle=idle)
-        worker = read_worker(project_of(given), given, guard)
+        context.access.check_change(request)
+        fields = await read_object(request, idle=idle)
+        worker = read_worker(project_of(fields), fields, guard)
         require_may_read([worker], may_read=context.access.holds_token(request))
-        told, silent = await context.inspection.hear([worker])
-        await agent.register_model(worker, told)
+        descriptions, silent = await context.inspection.query_and_probe([worker])
+        await agent.register_model(worker, descriptions)
         await audited(request, "register model", f"{worker.service.project}/{worker.service.model}")
-        return done(**learned_rows([worker], told), **warnings_of(await _reasons(context, silent)))
+        return done(
+            **learned_rows([worker], descriptions), **warnings_of(await _reasons(context, silent))
+        )
 
     async def unregister_model(request: web.Request) -> web.Response:
-        context.access.change(request)
-        given = await read_object(request, idle=idle)
-        names = project_of(given), model_of(given), cid_of(given)
-        existed = await agent.unregister_model(*names, type_of(given))
+        context.access.check_change(request)
+        fields = await read_object(request, idle=idle)
+        names = project_of(fields), model_of(fields), cid_of(fields)
+        existed = await agent.unregister_model(*names, type_of(fields))
         await audited(request, "unregister model", "/".join(names[:2]))
         return done("ok" if existed else "not existed")
 
@@ -89,16 +93,16 @@ async def _reasons(context: Context, silent: Sequence[Worker]) -> dict[Worker, s
     """Return why these workers do not answer; each process is asked once more."""
     spoken = context.router.dialects
     processes = {process_of(w): w for w in silent}
-    found = await asyncio.gather(*(explain_silence(spoken, w) for w in processes.values()))
-    why = dict(zip(processes, found, strict=True))
-    return {w: why[process_of(w)] for w in silent}
+    explained = await asyncio.gather(*(explain_silence(spoken, w) for w in processes.values()))
+    reasons = dict(zip(processes, explained, strict=True))
+    return {w: reasons[process_of(w)] for w in silent}
 
 
 def _asking(context: Context) -> list[web.RouteDef]:
     async def projects_of_peer(request: web.Request) -> web.Response:
-        given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = find_node(context, text_of(given, "node_id"))
-        return done(data=_projects_of(context, node, local=context.access.local(request)))
+        fields = await read_object(request, idle=context.settings.router.idle_timeout)
+        node = find_node(context, text_of(fields, "node_id"))
+        return done(data=_projects_of(context, node, local=context.access.is_own_user(request)))
 
     async def projects(request: web.Request) -> web.Response:
         number = count_in_query(request, default=100)
@@ -107,18 +111,18 @@ def _asking(context: Context) -> list[web.RouteDef]:
     async def models(request: web.Request) -> web.Response:
         number = count_in_query(request, default=100)
         project = _asked(request, "project")
-        found = {o.service.model for o in live_offers(context) if o.service.project == project}
-        return done(data=sorted(found)[:number])
+        names = {o.service.model for o in live_offers(context) if o.service.project == project}
+        return done(data=sorted(names)[:number])
 
     async def peers(request: web.Request) -> web.Response:
         number = count_in_query(request, default=20, at_most=_MAX_PEERS)
         project, model = _asked(request, "project"), _asked(request, "model")
-        found = (
+        peer_ids = (
             _peer(context, offer)
             for offer in sorted(live_offers(context), key=lambda o: (o.node, o.service))
             if (offer.service.project, offer.service.model) == (project, model)
         )
-        return done(data=[entry for _, entry in zip(range(number), found, strict=False)])
+        return done(data=[entry for _, entry in zip(range(number), peer_ids, strict=False)])
 
     return [
         web.post("/api/v0/ai/project/peer", projects_of_peer),
@@ -139,16 +143,16 @@ def _projects_of(context: Context, node: PeerId, *, local: bool) -> dict[str, li
     held = context.registry.catalog.held.get(node)
     if held is None:
         raise UnknownNode(f"this node's registry does not contain {node}")
-    found: dict[str, list[dict[str, Any]]] = {}
+    projects: dict[str, list[dict[str, Any]]] = {}
     for service in held.record.services:
         entry = _model(context, node, service, local=local)
-        found.setdefault(service.project, []).append(entry)
-    return found
+        projects.setdefault(service.project, []).append(entry)
+    return projects
 
 
 def _model(context: Context, node: PeerId, service: Service, *, local: bool) -> dict[str, Any]:
     worker = _own_worker(context, node, service)
-    said = {
+    row = {
         "Model": service.model,
         # A worker's address is shown only to callers on its own machine.
         "API": worker.api if worker and local else "",
@@ -157,7 +161,7 @@ def _model(context: Context, node: PeerId, service: Service, *, local: bool) -> 
         "Idle": _idle(context, node, service),
     }
     # The Go programs capitalise the names; their documentation has them in lower case.
-    return said | {name.lower(): value for name, value in said.items()}
+    return row | {name.lower(): value for name, value in row.items()}
 
 
 def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | None:
@@ -168,8 +172,10 @@ def _idle(context: Context, node: PeerId, service: Service) -> int:
     """Return the number of requests at a replica, as far as this node knows, waiting ones included: 0 means free."""
     if worker := _own_worker(context, node, service):
         return context.loads.load_of(worker).waiting
-    said = context.router.reports.of(node, service, time.monotonic())
-    return context.router.in_flight[node, service] + round(said.others if said else 0)
+    report = context.router.reports.newest(node, service, time.monotonic())
+    return context.router.in_flight[node, service] + round(
+        report.requests_of_others if report else 0
+    )
 
 
 def _peer(context: Context, offer: Offer) -> dict[str, Any]:

@@ -35,12 +35,12 @@ _MAX_NAME_CHARACTERS = 64
 _SCALARS = get_args(Scalar)
 
 
-def headers_of(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def headers_of(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the headers to send with every request, by lower-case name; raise `Unparseable` or `WrongParameter`."""
-    rows = _object(given, "headers")
+    rows = _object(fields, "headers")
     headers: dict[str, str] = {}
-    for said, value in rows.items():
-        name = said.lower()
+    for header, value in rows.items():
+        name = header.lower()
         if not isinstance(value, str):
             raise Unparseable("Parsing error")
         if name in headers:
@@ -56,9 +56,9 @@ def headers_of(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(headers.items()))
 
 
-def load_of(given: Mapping[str, Any]) -> str:
+def load_of(fields: Mapping[str, Any]) -> str:
     """Return the options for loading the model, as JSON; raise `Unparseable` or `WrongParameter`."""
-    rows = _object(given, "load")
+    rows = _object(fields, "load")
     if not rows:
         return ""
     for name, value in rows.items():
@@ -72,41 +72,43 @@ def load_of(given: Mapping[str, Any]) -> str:
     return options.decode()
 
 
-def template_of(given: Mapping[str, Any]) -> Template:
+def template_of(fields: Mapping[str, Any]) -> Template:
     """Return the template that turns a chat into one text for the worker; raise `Unparseable` or `WrongParameter`."""
-    said = text_of(given, "template")
+    name = text_of(fields, "template")
     for template in TEMPLATES:
-        if template == said:
+        if template == name:
             return template
-    known = ", ".join(filter(None, TEMPLATES))
+    known_names = ", ".join(filter(None, TEMPLATES))
     raise WrongParameter(
-        f"the template {said[:64]!r} is unknown; known are: {known}", param="template"
+        f"the template {name[:64]!r} is unknown; known are: {known_names}", param="template"
     )
 
 
-def abilities_in(given: Mapping[str, Any]) -> int:
+def abilities_in(fields: Mapping[str, Any]) -> int:
     """Return the model's abilities by its modalities, 0 where none are given; raise `Unparseable` or `WrongParameter`."""
-    inputs, outputs = (_words(given, f"{way}_modalities") for way in ("input", "output"))
+    inputs, outputs = (
+        _words(fields, f"{direction}_modalities") for direction in ("input", "output")
+    )
     return int(abilities_of(inputs, outputs))
 
 
-def _words(given: Mapping[str, Any], name: str) -> list[str]:
-    words = given.get(name)
-    if words is None:
+def _words(fields: Mapping[str, Any], name: str) -> list[str]:
+    values = fields.get(name)
+    if values is None:
         return []
-    if not isinstance(words, list):
+    if not isinstance(values, list):
         raise Unparseable("Parsing error")
-    for word in words:
-        if word not in MODALITIES:
+    for value in values:
+        if value not in MODALITIES:
             raise WrongParameter(f"{name} holds {', '.join(MODALITIES)}", param=name)
-    return words
+    return values
 
 
-def capacity_of(given: Mapping[str, Any]) -> int:
+def capacity_of(fields: Mapping[str, Any]) -> int:
     """Return the worker's maximum of concurrent requests, by either name; raise `Unparseable` or `WrongParameter`."""
-    capacity = number_of(given, "capacity")
-    same = number_of(given, "max_concurrency", default=capacity)
-    if given.get("capacity") is not None and same != capacity:
+    capacity = number_of(fields, "capacity")
+    same = number_of(fields, "max_concurrency", default=capacity)
+    if fields.get("capacity") is not None and same != capacity:
         raise WrongParameter(
             "capacity and max_concurrency mean the same, but differ", param="capacity"
         )
@@ -117,8 +119,8 @@ def capacity_of(given: Mapping[str, Any]) -> int:
     return same
 
 
-def _object(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    rows = given.get(name)
+def _object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    rows = fields.get(name)
     if rows is None:
         return {}
     if not isinstance(rows, dict):
@@ -132,8 +134,8 @@ def _check_option(name: str, value: object) -> None:
             f"an option's name has 1 to {_MAX_NAME_CHARACTERS} printable ASCII characters",
             param="load",
         )
-    for one in value if isinstance(value, list) else (value,):
-        if not isinstance(one, _SCALARS) or (isinstance(one, int) and abs(one) > MAX_INTEGER):
+    for item in value if isinstance(value, list) else (value,):
+        if not isinstance(item, _SCALARS) or (isinstance(item, int) and abs(item) > MAX_INTEGER):
             raise WrongParameter(
                 f"the option {name!r} must be a text, a number, true or false, or a list of such",
                 param="load",
@@ -159,47 +161,47 @@ _OFFERED = tuple(name for name in dialects.NAMES if name != "peer")
 _TYPES = {int(kind): kind for kind in ModelType}
 
 
-def read_project(given: Mapping[str, Any], guard: SsrfGuard) -> tuple[str, Sequence[Worker]]:
+def read_project(fields: Mapping[str, Any], guard: SsrfGuard) -> tuple[str, Sequence[Worker]]:
     """Return a project with its whole list of models; raise `Unparseable` or `WrongParameter`."""
-    project = project_of(given)
-    rows = given.get("models") or []
+    project = project_of(fields)
+    rows = fields.get("models") or []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Unparseable("Parsing error")
     workers = [read_worker(project, lower_keys(row), guard) for row in rows]
-    seen: set[Key] = set()
+    keys: set[Key] = set()
     for worker in workers:
-        if worker.key in seen:
+        if worker.key in keys:
             raise WrongParameter(
                 f"the model {worker.service.model!r} is listed twice; tell replicas apart by their cid or type",
                 param="models",
             )
-        seen.add(worker.key)
+        keys.add(worker.key)
     return project, workers
 
 
-def read_worker(project: str, given: Mapping[str, Any], guard: SsrfGuard) -> Worker:
+def read_worker(project: str, fields: Mapping[str, Any], guard: SsrfGuard) -> Worker:
     """Return one model of a project as a worker; raise `Unparseable` or `WrongParameter`."""
-    model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
+    model, api, cid = model_of(fields), text_of(fields, "api"), cid_of(fields)
     if not api:
         raise WrongParameter("model api can not be empty", param="api")
     for param, name in (("project", project), ("cid", cid)):
         # Nodes tell each other these names in headers, from which HTTP strips outer spaces.
         if name != name.strip():
             raise WrongParameter(f"{param} must not begin or end with a space", param=param)
-    kind = type_of(given) or ModelType.TEXT
+    kind = type_of(fields) or ModelType.TEXT
     scheme, checked = _checked_api(api, guard)
-    dialect = _dialect(text_of(given, "dialect"), scheme)
-    abilities = abilities_in(given) | verbatim.protocol_bit(dialect)
+    dialect = _dialect(text_of(fields, "dialect"), scheme)
+    abilities = abilities_in(fields) | verbatim.protocol_bit(dialect)
     worker = mark_single_endpoint(
         Worker(
-            service=Service(project, model, cid, kind, _context(given), abilities),
+            service=Service(project, model, cid, kind, _context(fields), abilities),
             api=checked,
             dialect=dialect,
-            model=_name(text_of(given, "worker_model"), "worker_model"),
-            capacity=capacity_of(given),
-            load=load_of(given),
-            headers=headers_of(given),
-            template=template_of(given),
+            model=_name(text_of(fields, "worker_model"), "worker_model"),
+            capacity=capacity_of(fields),
+            load=load_of(fields),
+            headers=headers_of(fields),
+            template=template_of(fields),
         )
     )
     try:
@@ -212,10 +214,10 @@ def read_worker(project: str, given: Mapping[str, Any], guard: SsrfGuard) -> Wor
 def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
     """Raise `NotAllowed` or `WrongParameter` where a header's value is in a file that may not or cannot be read."""
     for worker in workers:
-        if (named := worker_headers.files(worker)) and not may_read:
+        if (files := worker_headers.files(worker)) and not may_read:
             # Otherwise another user of this machine could have files read that only this node may read.
             raise NotAllowed(
-                f"the value of the header {named[0]!r} is in a file, which requires the control token: send "
+                f"the value of the header {files[0]!r} is in a file, which requires the control token: send "
                 "'Authorization: Bearer TOKEN' with the content of control.token in the node's data directory"
             )
         try:
@@ -224,35 +226,35 @@ def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
             raise WrongParameter(str(error), param="headers") from error
 
 
-def project_of(given: Mapping[str, Any]) -> str:
+def project_of(fields: Mapping[str, Any]) -> str:
     """Return the name of the project; raise `Unparseable` or `WrongParameter`."""
-    project = text_of(given, "project")
+    project = text_of(fields, "project")
     if not project:
         raise WrongParameter("project name can not be empty", param="project")
     return _name(project, "project")
 
 
-def model_of(given: Mapping[str, Any]) -> str:
+def model_of(fields: Mapping[str, Any]) -> str:
     """Return the name of the model; raise `Unparseable` or `WrongParameter`."""
-    model = text_of(given, "model")
+    model = text_of(fields, "model")
     if not model:
         raise WrongParameter("model name can not be empty", param="model")
     return _name(model, "model")
 
 
-def cid_of(given: Mapping[str, Any]) -> str:
+def cid_of(fields: Mapping[str, Any]) -> str:
     """Return the `cid` of the replica, `""` where none is given; raise `Unparseable` or `WrongParameter`."""
-    return _name(text_of(given, "cid"), "cid")
+    return _name(text_of(fields, "cid"), "cid")
 
 
-def type_of(given: Mapping[str, Any]) -> ModelType | None:
+def type_of(fields: Mapping[str, Any]) -> ModelType | None:
     """Return the model's type, `None` where none is given; raise `Unparseable` or `WrongParameter`."""
-    if given.get("type") is None:
+    if fields.get("type") is None:
         return None
-    kind = _TYPES.get(number_of(given, "type"))
+    kind = _TYPES.get(number_of(fields, "type"))
     if kind is None:
-        known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
-        unknown = f"unknown model type {given['type']}; known are: {known}"
+        known_names = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
+        unknown = f"unknown model type {fields['type']}; known are: {known_names}"
         raise WrongParameter(unknown, param="type")
     return kind
 
@@ -266,8 +268,8 @@ def _name(text: str, param: str) -> str:
     return text
 
 
-def _context(given: Mapping[str, Any]) -> int:
-    context = number_of(given, "context")
+def _context(fields: Mapping[str, Any]) -> int:
+    context = number_of(fields, "context")
     if not 0 <= context <= MAX_CONTEXT:
         raise WrongParameter(
             f"context is a number of tokens from 0 (unknown) to {MAX_CONTEXT}", param="context"
@@ -319,15 +321,15 @@ def _spoken() -> list[str]:
     return [scheme for scheme, (dialect, _) in SCHEMES.items() if dialect in _OFFERED]
 
 
-def _dialect(given: str, scheme: str) -> str:
+def _dialect(named: str, scheme: str) -> str:
     """Return the dialect by name if one is given (`openai` is short for `openai_http`), else by the URL's scheme."""
-    wanted = given or SCHEMES[scheme][0]
-    for name in (wanted, f"{wanted}_http", f"{wanted}_grpc"):
+    dialect_name = named or SCHEMES[scheme][0]
+    for name in (dialect_name, f"{dialect_name}_http", f"{dialect_name}_grpc"):
         if name in _OFFERED:
             _check_loadable(name)
             return name
     raise WrongParameter(
-        f"the dialect {wanted[:64]!r} is unknown; known are: {', '.join(_OFFERED)}",
+        f"the dialect {dialect_name[:64]!r} is unknown; known are: {', '.join(_OFFERED)}",
         param="dialect",
     )
 

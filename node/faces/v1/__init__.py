@@ -54,15 +54,17 @@ def _replica(context: Serving) -> Handler:
     router, idle = context.router, context.settings.router.idle_timeout
 
     async def replica(http: web.Request) -> web.StreamResponse:
-        asked = parse_question(await read_object(http, idle=idle))
-        worker = router.worker_of(asked.project, asked.model, asked.cid, asked.kind)
+        question = parse_question(await read_object(http, idle=idle))
+        worker = router.worker_of(question.project, question.model, question.cid, question.kind)
         if worker is None:
-            raise UnknownModel(asked.model)
-        time = router.service_time(worker, asked.kind)
+            raise UnknownModel(question.model)
+        time = router.service_time(worker, question.kind)
         return json_answer(
             encode_answer(
                 ReplicaAnswer(
-                    router.prefix_read_by(worker, asked.said), context.loads.load_of(worker), time
+                    router.prefix_read_by(worker, question.said),
+                    context.loads.load_of(worker),
+                    time,
                 )
             )
         )

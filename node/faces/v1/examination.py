@@ -55,11 +55,11 @@ Found = TypeVar("Found")
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
-    turn = asyncio.Lock()
+    lock = asyncio.Lock()
 
     async def examination(request: web.Request) -> web.Response:
-        context.access.change(request)
-        async with turn:
+        context.access.check_change(request)
+        async with lock:
             return await examined(request)
 
     async def examined(request: web.Request) -> web.Response:
@@ -70,23 +70,23 @@ def routes(context: Context) -> list[web.RouteDef]:
             if peer != context.peer and registry.presence(peer) in _LIVE
         ]
 
-        async def peer(one: PeerId) -> dict[str, Any]:
-            return await _peer(context, one, request[ID])
+        async def peer(peer_id: PeerId) -> dict[str, Any]:
+            return await _peer(context, peer_id, request[ID])
 
-        store, workers, others = await asyncio.gather(
+        store, workers, peer_rows = await asyncio.gather(
             _store(context),
             each(lambda worker: _worker(context, worker), [*context.agent.workers][:MAX_WORKERS]),
             each(peer, peers[:MAX_PEERS]),
         )
-        relay = {"serves": context.settings.mesh.relay, **registry.mesh.relaying()}
-        ways = surfaces(context.settings, context.listening, registry.mesh.addresses())
+        relay = {"serves": context.settings.mesh.relay, **registry.mesh.relay_counts()}
+        exposed = surfaces(context.settings, context.listening, registry.mesh.addresses())
         return done(
             process=_process(context),
             store=store,
             workers=workers,
-            peers=others,
+            peers=peer_rows,
             relay=relay,
-            exposed=exposure_warning(ways),
+            exposed=exposure_warning(exposed),
             keys=len(context.keys.keys),
         )
 
@@ -102,13 +102,13 @@ def link_routes(_: Serving) -> list[web.RouteDef]:
     return [web.get(CLOCK, clock)]
 
 
-async def each(look: Callable[[One], Awaitable[Found]], all_of: Iterable[One]) -> list[Found]:
-    """Call `look` for each item, `AT_ONCE` at a time, and return the results in the order of the items."""
-    turn = asyncio.Semaphore(AT_ONCE)
+async def each(examine: Callable[[One], Awaitable[Found]], all_of: Iterable[One]) -> list[Found]:
+    """Call `examine` for each item, `AT_ONCE` at a time, and return the results in the order of the items."""
+    lock = asyncio.Semaphore(AT_ONCE)
 
     async def one(which: One) -> Found:
-        async with turn:
-            return await look(which)
+        async with lock:
+            return await examine(which)
 
     return [*await asyncio.gather(*map(one, all_of))]
 
@@ -158,14 +158,14 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
     load = context.loads.load_of(worker)
     candidate = Candidate(context.peer, service, worker)
     circuit = context.router.condition(candidate)
-    answers, tries = False, list[tuple[str, Recognition]]()
+    answers, attempts = False, list[tuple[str, Recognition]]()
     try:
         async with asyncio.timeout(WORKER_SECONDS):
             # A worker that is busy with this node's requests may answer nothing else until they are done.
             answers = await context.router.dialects[worker.dialect].alive(worker) or (
                 load.in_flight > 0 and await context.router.check_alive(worker)
             )
-            tries = await _tries(context, worker, answers=answers)
+            attempts = await _tries(context, worker, answers=answers)
     except (TimeoutError, WorkerError):
         pass
     return {
@@ -177,9 +177,11 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
         "api": worker.api.partition("?")[0],
         "dialect": worker.dialect,
         "answers": answers,
-        "speaks": next((name for name, recognition in tries if recognition.said is not None), ""),
-        "tries": [f"{recognition.asked}: {recognition.came}" for _, recognition in tries],
-        "loads": any(recognition.waits for _, recognition in tries),
+        "speaks": next(
+            (name for name, recognition in attempts if recognition.said is not None), ""
+        ),
+        "tries": [f"{recognition.asked}: {recognition.came}" for _, recognition in attempts],
+        "loads": any(recognition.waits for _, recognition in attempts),
         "health": context.router.health_of(worker),
         "circuit": circuit.circuit,
         "failures": circuit.failures,
@@ -195,17 +197,17 @@ async def _tries(
 ) -> list[tuple[str, Recognition]]:
     """Try a worker's own dialect first, and the other dialects if it does not recognise a worker that `answers`."""
     spoken = context.router.dialects
-    tries = await dialects.recognise(spoken, [(worker.dialect, worker)])
-    said = any(recognition.said or recognition.waits for _, recognition in tries)
-    if said or not tries or not answers:
-        return tries
+    attempts = await dialects.recognise(spoken, [(worker.dialect, worker)])
+    is_recognised = any(recognition.said or recognition.waits for _, recognition in attempts)
+    if is_recognised or not attempts or not answers:
+        return attempts
     _, _, rest = worker.api.partition("://")
     try:
-        asked = recognise.candidates({"api": rest.partition("/")[0]}, context.links.guard)
+        candidates = recognise.candidates({"api": rest.partition("/")[0]}, context.links.guard)
     except WrongParameter:
-        return tries
-    others = [(name, other) for name, other in asked if name != worker.dialect]
-    return [*tries, *await dialects.recognise(spoken, others)]
+        return attempts
+    other_dialects = [(name, other) for name, other in candidates if name != worker.dialect]
+    return [*attempts, *await dialects.recognise(spoken, other_dialects)]
 
 
 async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, Any]:
@@ -226,11 +228,11 @@ async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, An
         async with asyncio.timeout(PEER_SECONDS), context.links.visit(peer) as link:
             # The first request on a connection includes the handshake, so it is not measured.
             await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
-            asked, began = time.time(), time.monotonic()
-            _, said = await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
+            asked_at, began = time.time(), time.monotonic()
+            _, body = await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
             row["seconds"] = round(time.monotonic() - began, 6)
             row |= {"answers": True, "route": link.route}
-            row["clock"] = offset(said, asked, row["seconds"])
+            row["clock"] = offset(body, asked_at, row["seconds"])
     except TimeoutError:
         row["why"] = f"no answer within {PEER_SECONDS:g} s"
     except (OSError, WorkerError) as error:
@@ -238,17 +240,17 @@ async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, An
     return row
 
 
-def offset(said: bytes, asked: float, took: float) -> float | None:
-    """Return the seconds by which another clock is ahead of this one, `None` if the answer `said` holds no time.
+def offset(body: bytes, asked_at: float, took: float) -> float | None:
+    """Return the seconds by which another clock is ahead of this one, `None` if the answer `body` holds no time.
 
-    `asked` is the Unix time of the request, `took` its round trip in seconds.
+    `asked_at` is the Unix time of the request, `took` its round trip in seconds.
     """
     try:
-        theirs = orjson.loads(said)["time"]
+        their_time = orjson.loads(body)["time"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
-    if not isinstance(theirs, float):
+    if not isinstance(their_time, float):
         return None
     # As in NTP, half of the round trip is taken for the way there, half for the way back.
-    ahead = theirs - (asked + took / 2)
+    ahead = their_time - (asked_at + took / 2)
     return round(max(-MOST_AHEAD, min(ahead, MOST_AHEAD)), 6)

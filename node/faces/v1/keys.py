@@ -57,28 +57,32 @@ def routes(context: Context) -> list[web.RouteDef]:
     audited = context.audited
 
     async def listing(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         now = time.time()
         return done(keys=[shown(key, now) for key in ring.keys])
 
     async def create(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         order = _order(await read_object(request, idle=idle))
-        made = await ring.create({one.name: _allowance(one, time.time()) for one in order.keys})
+        created = await ring.create(
+            {wanted_key.name: _allowance(wanted_key, time.time()) for wanted_key in order.keys}
+        )
         # The audit log has no room for all names of a whole class, but for their number.
-        names = " ".join(made)
-        await audited(request, "create keys", names if len(made) == 1 else f"{len(made)}: {names}")
-        return done(keys=[{"name": name, "key": secret} for name, secret in made.items()])
+        names = " ".join(created)
+        await audited(
+            request, "create keys", names if len(created) == 1 else f"{len(created)}: {names}"
+        )
+        return done(keys=[{"name": name, "key": secret} for name, secret in created.items()])
 
     async def rotate(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         name = request.match_info["name"]
         secret = await ring.rotate(name)
         await audited(request, "rotate key", name)
         return done(keys=[{"name": name, "key": secret}])
 
     async def revoke(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         name = request.match_info["name"]
         await ring.revoke(name)
         await audited(request, "revoke key", name)
@@ -94,7 +98,10 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def shown(key: ApiKey, now: float) -> dict[str, Any]:
     """Return a key as operators see it, without its hash."""
-    return {"state": key.ended(now) or "active", **key.model_dump(mode="json", exclude={"hash"})}
+    return {
+        "state": key.end_reason(now) or "active",
+        **key.model_dump(mode="json", exclude={"hash"}),
+    }
 
 
 def check_name(name: str) -> None:
@@ -106,24 +113,26 @@ def check_name(name: str) -> None:
         )
 
 
-def _order(given: Mapping[str, Any]) -> KeyCreation:
+def _order(fields: Mapping[str, Any]) -> KeyCreation:
     """Return the keys to create; raise `WrongParameter`."""
-    order = read_as(KeyCreation, given)
-    for one in order.keys:
-        check_name(one.name)
-        if one.expires and one.expires_in:
-            raise WrongParameter(f"{one.name}: expires or expires_in, not both", param="expires")
-    often, times = Counter(one.name for one in order.keys).most_common(1)[0]
+    order = read_as(KeyCreation, fields)
+    for wanted_key in order.keys:
+        check_name(wanted_key.name)
+        if wanted_key.expires and wanted_key.expires_in:
+            raise WrongParameter(
+                f"{wanted_key.name}: expires or expires_in, not both", param="expires"
+            )
+    often, times = Counter(wanted_key.name for wanted_key in order.keys).most_common(1)[0]
     if times > 1:
         raise WrongParameter(f"{often!r} occurs twice", param="name")
     return order
 
 
-def _allowance(wanted: WantedKey, now: float) -> Allowance:
-    said = wanted.model_dump(exclude={"name", "expires_in"})
-    if wanted.expires_in:
-        said["expires"] = now + wanted.expires_in
-    return Allowance(**said)
+def _allowance(wanted_key: WantedKey, now: float) -> Allowance:
+    terms = wanted_key.model_dump(exclude={"name", "expires_in"})
+    if wanted_key.expires_in:
+        terms["expires"] = now + wanted_key.expires_in
+    return Allowance(**terms)
 
 
 USUAL_SECONDS = 7 * 86_400.0
@@ -150,7 +159,7 @@ def grant_routes(context: Context) -> list[web.RouteDef]:
     idle = context.settings.router.idle_timeout
 
     async def create(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         wanted = _wanted(await read_object(request, idle=idle))
         said = wanted.model_dump(exclude={"name", "expires_in", "for_node", "key", "holder"})
         terms = Terms(**said | {"expires": int(time.time() + wanted.expires_in)})
@@ -158,7 +167,7 @@ def grant_routes(context: Context) -> list[web.RouteDef]:
         grant = await context.keys.grant(name, terms)
         await context.audited(request, "invite", name)
         key = context.swarm_key if wanted.for_node else ""
-        addresses = context.registry.own.reach.mesh
+        addresses = context.registry.own_record.reach.mesh
         text = invitation.written(Invitation(grant, addresses, key))
         near = [_ONLY_HERE] if wanted.for_node and only_loopback(addresses) else []
         return done(name=name, expires=terms.expires, invitation=text, warnings=near)
@@ -166,9 +175,9 @@ def grant_routes(context: Context) -> list[web.RouteDef]:
     return [web.post("/api/v1/grants", create)]
 
 
-def _wanted(given: Mapping[str, Any]) -> WantedGrant:
+def _wanted(fields: Mapping[str, Any]) -> WantedGrant:
     """Return the grant to create; raise `WrongParameter`."""
-    wanted = read_as(WantedGrant, given)
-    if wanted.name:
-        check_name(wanted.name)
-    return wanted
+    wanted_grant = read_as(WantedGrant, fields)
+    if wanted_grant.name:
+        check_name(wanted_grant.name)
+    return wanted_grant

@@ -62,7 +62,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         return done(**_requests(context, number, keys=_may_change(context, request)))
 
     async def cancel(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         id_ = request.match_info["id"]
         cut = _cut(context, id_)
         await context.audited(request, "cancel request", id_)
@@ -72,8 +72,11 @@ def routes(context: Context) -> list[web.RouteDef]:
         return done(**_history(context, request.query.get("model", "")))
 
     async def node_events(_: web.Request) -> web.Response:
-        found = context.node_events
-        return done(count=found.count, events=[asdict(one) for one in reversed(found.events)])
+        recent_events = context.node_events
+        return done(
+            count=recent_events.count,
+            events=[asdict(event) for event in reversed(recent_events.events)],
+        )
 
     async def events(request: web.Request) -> web.StreamResponse:
         return await feed.serve(request)
@@ -132,14 +135,14 @@ class Feed:
 
     def _made(self, tick: int) -> dict[bool, bytes]:
         context, recent = self._context, self._context.metrics.recent
-        said: dict[str, Any] = {"at": time.time(), "count": recent.count}
-        found = context.node_events
-        if self._changes != found.changes or tick >= self._nodes_at + NODES_EVERY:
-            self._changes, self._nodes_at = found.changes, tick
-            said |= {"nodes": node_rows(context), **strays(context)}
-        if new := min(found.count - self._node_events, MAX_SHOWN):
-            said["events"] = [asdict(one) for one in list(found.events)[-new:]]
-            self._node_events = found.count
+        message: dict[str, Any] = {"at": time.time(), "count": recent.count}
+        node_events = context.node_events
+        if self._changes != node_events.changes or tick >= self._nodes_at + NODES_EVERY:
+            self._changes, self._nodes_at = node_events.changes, tick
+            message |= {"nodes": node_rows(context), **strays(context)}
+        if new := min(node_events.count - self._node_events, MAX_SHOWN):
+            message["events"] = [asdict(account) for account in list(node_events.events)[-new:]]
+            self._node_events = node_events.count
         ended = recent.since(self._requests)[-MAX_SHOWN:]
         self._requests = recent.count
         under_way = list(recent.under_way)[:MAX_SHOWN]
@@ -147,24 +150,26 @@ class Feed:
         return {
             keys: _event(
                 {
-                    **said,
+                    **message,
                     "under_way": [
-                        request_row(context, one, failed, keys=keys) for one in under_way
+                        request_row(context, account, failed, keys=keys) for account in under_way
                     ],
-                    "ended": [request_row(context, one, failed, keys=keys) for one in ended],
+                    "ended": [
+                        request_row(context, account, failed, keys=keys) for account in ended
+                    ],
                 }
             )
             for keys in (False, True)
         }
 
 
-def _event(said: Mapping[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(said) + b"\n\n"
+def _event(payload: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
 def _may_change(context: Context, request: web.Request) -> bool:
     try:
-        context.access.change(request)
+        context.access.check_change(request)
     except (NotAllowed, RoleNotAllowed):
         return False
     return True
@@ -173,14 +178,14 @@ def _may_change(context: Context, request: web.Request) -> bool:
 def _me(context: Context, request: web.Request) -> dict[str, Any]:
     """Return the caller's identity and rights, so that a page shows only what the caller may use."""
     principal = request.get(PRINCIPAL, ANYBODY)
-    may = {"ask": principal.ask, "look": principal.look}
-    allowed = {what: _passes(check) for what, check in may.items()}
+    may = {"ask": principal.check_models, "look": principal.check_view}
+    allowed = {name: _passes(check) for name, check in may.items()}
     return {
         "name": principal.name,
         "role": principal.key.role if principal.key else "",
         "may": {**allowed, "change": _may_change(context, request)},
         "node": context.peer,
-        "node_name": context.registry.own.name,
+        "node_name": context.registry.own_record.name,
         "version": __version__,
     }
 
@@ -201,10 +206,10 @@ def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
         "count": recent.count,
         # Each process keeps its own requests, and these are the first one's.
         "processes": context.aggregate.processes,
-        "under_way": [request_row(context, one, failed, keys=keys) for one in recent.under_way][
-            :MOST
-        ],
-        "ended": [request_row(context, one, failed, keys=keys) for one in reversed(ended)],
+        "under_way": [
+            request_row(context, account, failed, keys=keys) for account in recent.under_way
+        ][:MOST],
+        "ended": [request_row(context, account, failed, keys=keys) for account in reversed(ended)],
     }
 
 
@@ -213,12 +218,12 @@ def _cut(context: Context, id_: str) -> int:
 
     A request from another node belongs to that node's caller, and is cancelled there.
     """
-    asked = [
-        one.http.transport
-        for one in context.metrics.recent.under_way
-        if one.id == id_ and one.http is not None and not one.asker
+    accounts = [
+        account.http.transport
+        for account in context.metrics.recent.under_way
+        if account.id == id_ and account.http is not None and not account.asker
     ]
-    transports = [transport for transport in asked if transport is not None]
+    transports = [transport for transport in accounts if transport is not None]
     if not transports:
         raise UnknownRequest("no such HTTP request is in flight in this process")
     for transport in transports:
@@ -228,10 +233,10 @@ def _cut(context: Context, id_: str) -> int:
 
 def failed_by_request(recent: RecentRequests) -> Mapping[str, list[FailedAttempt]]:
     """Return the failed attempts, by the ids of their requests."""
-    found: dict[str, list[FailedAttempt]] = {}
+    failures: dict[str, list[FailedAttempt]] = {}
     for attempt in recent.failed:
-        found.setdefault(attempt.request, []).append(attempt)
-    return found
+        failures.setdefault(attempt.request, []).append(attempt)
+    return failures
 
 
 def request_row(
@@ -254,12 +259,14 @@ def request_row(
         "route": account.route,
         "attempts": account.attempts,
         **_chosen(account),
-        "excluded": [_left_out(one) for one in context.router.exclusions.of(account.id)],
+        "excluded": [
+            _left_out(failure) for failure in context.router.exclusions.excluded_for(account.id)
+        ],
         "status": 0 if running else account.status,
-        "first": round(account.first, 4) or None,
+        "first": round(account.first_byte_seconds, 4) or None,
         "seconds": round(age if running else account.seconds, 4),
-        "taken": account.taken,
-        "sent": account.sent,
+        "taken": account.request_bytes,
+        "sent": account.answer_bytes,
         "tokens": None
         if used is None
         else {
@@ -270,7 +277,7 @@ def request_row(
         },
         "for_node": bool(account.asker),
         "failure": account.failure.strip(),
-        "failed": [asdict(one) for one in failed.get(account.id, ())],
+        "failed": [asdict(failure) for failure in failed.get(account.id, ())],
         **({"key": account.key} if keys else {}),
     }
 
@@ -295,23 +302,23 @@ def _looked(candidate: Candidate) -> dict[str, Any]:
         "node": candidate.node,
         "project": candidate.service.project,
         "cid": candidate.service.cid,
-        "expected": round(candidate.expected, 2),
+        "expected": round(candidate.expected_requests, 2),
         "slots": candidate.slots,
-        "cached": round(candidate.cached, 1),
+        "cached": round(candidate.cached_kilobytes, 1),
         "doubts": [doubt for doubt in _DOUBTS if getattr(candidate, doubt)],
     }
 
 
-def _left_out(left: Excluded) -> dict[str, Any]:
+def _left_out(exclusion: Excluded) -> dict[str, Any]:
     """Return a replica that routing excluded; `retry_in` are the seconds for which it was excluded at that time."""
-    service = left.candidate.service
+    service = exclusion.candidate.service
     return {
-        "node": left.candidate.node,
+        "node": exclusion.candidate.node,
         "project": service.project,
         "model": service.model[:MAX_MODEL],
         "cid": service.cid,
-        "reason": reason(left),
-        "retry_in": round(left.seconds, 3),
+        "reason": reason(exclusion),
+        "retry_in": round(exclusion.seconds, 3),
     }
 
 

@@ -24,19 +24,19 @@ def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
     async def logs(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         least, since = _level(request), _since(request)
         number = count_in_query(request, default=USUAL)
         lines = await context.aggregate.lines_since(since)
-        found = [line for line in lines if _severity(line.level) >= least]
-        return done(logs=[shown(line) for line in found[-number:]])
+        shown_lines = [line for line in lines if _severity(line.level) >= least]
+        return done(logs=[shown(line) for line in shown_lines[-number:]])
 
     async def audit(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         number = count_in_query(request, default=USUAL)
-        found = await context.audit.entries()
-        newest = sorted(found, key=lambda one: one.at)[-number:]
-        return done(faults=list(faults(found)), audit=[asdict(one) for one in newest])
+        entries = await context.audit.entries()
+        newest = sorted(entries, key=lambda entry: entry.at)[-number:]
+        return done(faults=list(faults(entries)), audit=[asdict(entry) for entry in newest])
 
     return [web.get("/api/v1/logs", logs), web.get("/api/v1/audit", audit)]
 
@@ -59,16 +59,16 @@ def _severity(level: str) -> int:
 
 
 def _level(request: web.Request) -> int:
-    said = request.query.get("level", LEVELS[0])
-    if said not in LEVELS:
+    level = request.query.get("level", LEVELS[0])
+    if level not in LEVELS:
         raise WrongParameter(f"level must be one of {', '.join(LEVELS)}", param="level")
-    return _severity(said.upper())
+    return _severity(level.upper())
 
 
 def _since(request: web.Request) -> float:
-    said = request.query.get("since", "0")
+    text = request.query.get("since", "0")
     try:
-        since = float(said)
+        since = float(text)
     except ValueError:
         since = math.nan
     if not math.isfinite(since):

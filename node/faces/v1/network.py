@@ -38,16 +38,16 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def _standing(context: Context) -> list[web.RouteDef]:
     async def drain(request: web.Request) -> web.Response:
-        context.access.change(request)
-        await context.registry.stand(Standing.DRAINING)
+        context.access.check_change(request)
+        await context.registry.set_standing(Standing.DRAINING)
         await context.audited(request, "drain")
-        return done(standing=context.registry.own.standing)
+        return done(standing=context.registry.own_record.standing)
 
     async def undrain(request: web.Request) -> web.Response:
-        context.access.change(request)
-        await context.registry.stand(Standing.SERVING)
+        context.access.check_change(request)
+        await context.registry.set_standing(Standing.SERVING)
         await context.audited(request, "undrain")
-        return done(standing=context.registry.own.standing)
+        return done(standing=context.registry.own_record.standing)
 
     return [web.post("/api/v1/drain", drain), web.post("/api/v1/undrain", undrain)]
 
@@ -100,24 +100,24 @@ def _health(context: Context, node: PeerId, service: Service) -> dict[str, str]:
 
 def _silence(context: Context, node: PeerId) -> float:
     """Return the seconds since a node's last sign of life; this node is never silent."""
-    pulse = context.registry.health_of(node)
-    if pulse is None:
+    health = context.registry.health_of(node)
+    if health is None:
         return 0.0
     # A node that was not heard since this node's start is counted as silent since then.
-    heard = max(pulse.heard, context.started)
-    return round(max(0.0, time.monotonic() - heard), 3)
+    heard_at = max(health.heard, context.started)
+    return round(max(0.0, time.monotonic() - heard_at), 3)
 
 
 def _reason(context: Context, node: PeerId) -> dict[str, Any]:
     """Return for how many seconds a node has had its present state here, and the evidence for that state."""
-    pulse = context.registry.health_of(node)
-    if pulse is None:
+    health = context.registry.health_of(node)
+    if health is None:
         return {"since": round(time.monotonic() - context.started, 3), "why": "this node itself"}
     if context.registry.presence(node) is Presence.LEFT:
         # It is expected not to answer, and not suspect: the last thing it announced was that it leaves.
         return {"since": _silence(context, node), "evidence": Evidence.WORD, "why": _LEFT}
-    since = round(max(0.0, time.monotonic() - pulse.since), 3)
-    return {"since": since, "evidence": pulse.why, "why": REASONS[pulse.why]}
+    since = round(max(0.0, time.monotonic() - health.since), 3)
+    return {"since": since, "evidence": health.why, "why": REASONS[health.why]}
 
 
 def node_rows(context: Context) -> list[dict[str, Any]]:
@@ -147,9 +147,9 @@ def node_rows(context: Context) -> list[dict[str, Any]]:
 
 def strays(context: Context) -> dict[str, Any]:
     """Return the state of the bootstrap addresses, and the number of incoming connections whose handshake failed."""
-    found = contacts(context.bootstrap.addresses, context.registry.mesh)
-    failed = context.registry.counted()["handshakes_failed"]
-    return {"bootstrap": shown(found), "handshakes_failed": failed}
+    stray_contacts = contacts(context.bootstrap.addresses, context.registry.mesh)
+    failed = context.registry.event_counts()["handshakes_failed"]
+    return {"bootstrap": shown(stray_contacts), "handshakes_failed": failed}
 
 
 def _connection(

@@ -31,43 +31,43 @@ def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
     async def totals(request: web.Request) -> web.Response:
-        context.access.change(request)
-        found = await context.receipt_log.totals()
+        context.access.check_change(request)
+        by_peer = await context.receipt_log.totals()
         rows = [
             {"peer": peer, "side": side, "answers": answers, "tokens": tokens}
-            for peer, sides in sorted(found.items())
+            for peer, sides in sorted(by_peer.items())
             for side, (answers, tokens) in sorted(sides.items())
         ]
         return done(receipts=rows)
 
     async def pages(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         return await _pages(context, request.match_info["peer"])
 
     async def comparison(request: web.Request) -> web.Response:
-        context.access.change(request)
+        context.access.check_change(request)
         peer = PeerId(request.match_info["peer"])
-        ours = await context.receipt_log.pages(peer)
-        theirs = await _of_other(context, peer, request[ID])
+        our_pages = await context.receipt_log.pages(peer)
+        their_pages = await _of_other(context, peer, request[ID])
         wrong = [
-            *(f"here: {fault}" for fault in faults(ours, node=context.peer, peer=peer)),
-            *(f"there: {fault}" for fault in faults(theirs, node=peer, peer=context.peer)),
+            *(f"here: {fault}" for fault in faults(our_pages, node=context.peer, peer=peer)),
+            *(f"there: {fault}" for fault in faults(their_pages, node=peer, peer=context.peer)),
         ]
-        found = compare(ours, theirs)
-        told: dict[str, Any] = {
-            "answers": found.answers,
-            "tokens": found.tokens,
+        result = compare(our_pages, their_pages)
+        fields: dict[str, Any] = {
+            "answers": result.answers,
+            "tokens": result.tokens,
             "counts": {
-                "differ": len(found.differ),
-                "only_here": len(found.only_here),
-                "only_there": len(found.only_there),
+                "differ": len(result.differ),
+                "only_here": len(result.only_here),
+                "only_there": len(result.only_there),
             },
-            "differ": [asdict(one) for one in found.differ[:SHOWN]],
-            "only_here": found.only_here[:SHOWN],
-            "only_there": found.only_there[:SHOWN],
+            "differ": [asdict(difference) for difference in result.differ[:SHOWN]],
+            "only_here": result.only_here[:SHOWN],
+            "only_there": result.only_there[:SHOWN],
         }
 
-        return done(peer=peer, faults=wrong[:SHOWN], **told)
+        return done(peer=peer, faults=wrong[:SHOWN], **fields)
 
     return [
         web.get(PATH, totals),
@@ -86,8 +86,8 @@ def own_link_routes(context: Context) -> list[web.RouteDef]:
 
 
 async def _pages(context: Context, peer: str) -> web.Response:
-    found = await context.receipt_log.pages(peer)
-    return done(pages=[page.model_dump(mode="json") for page in found])
+    pages = await context.receipt_log.pages(peer)
+    return done(pages=[page.model_dump(mode="json") for page in pages])
 
 
 async def _of_other(context: Context, node: PeerId, request_id: str) -> tuple[Page, ...]:
@@ -96,16 +96,16 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> tuple[Pa
         raise UnknownNode(f"this node's registry does not contain {node}")
     seconds = context.settings.registry.ask_timeout
     try:
-        status, said = await context.links.ask(
+        status, body = await context.links.ask(
             node, OF_ASKER, request_id, within=seconds, at_most=MAX_ANSWER_BYTES
         )
     except (OSError, WorkerError) as error:
         raise PeerUnreachable(f"{node} did not answer within {seconds:g} s") from error
     if status == HTTPStatus.NOT_FOUND:
         raise PeerUnreachable(f"{node} keeps no receipts, because its version is older")
-    told: Any = None
+    payload: Any = None
     try:
-        told = orjson.loads(said) if status == HTTPStatus.OK else None
-        return tuple(receipts.read(told["pages"] if isinstance(told, dict) else None))
+        payload = orjson.loads(body) if status == HTTPStatus.OK else None
+        return tuple(receipts.read(payload["pages"] if isinstance(payload, dict) else None))
     except (ValueError, KeyError) as error:
         raise PeerUnreachable(f"{node} gave no receipts") from error

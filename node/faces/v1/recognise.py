@@ -26,54 +26,54 @@ def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
     async def recognised(request: web.Request) -> web.Response:
-        context.access.change(request)
-        given = await read_object(request, idle=context.settings.router.idle_timeout)
-        asked = candidates(given, context.links.guard)
+        context.access.check_change(request)
+        fields = await read_object(request, idle=context.settings.router.idle_timeout)
+        workers = candidates(fields, context.links.guard)
         require_may_read(
-            (worker for _, worker in asked), may_read=context.access.holds_token(request)
+            (worker for _, worker in workers), may_read=context.access.holds_token(request)
         )
-        seen = await recognise(context.router.dialects, asked)
-        found = _found(asked, seen)
-        if found["found"] is None and at_work({worker.api for _, worker in asked}):
-            found["busy"] = True
-        return done(tries=[_try(name, recognition) for name, recognition in seen], **found)
+        recognitions = await recognise(context.router.dialects, workers)
+        result = _found(workers, recognitions)
+        if result["found"] is None and at_work({worker.api for _, worker in workers}):
+            result["busy"] = True
+        return done(tries=[_try(name, recognition) for name, recognition in recognitions], **result)
 
     def at_work(apis: Container[str]) -> bool:
         """Return whether a worker there has requests of this node: many servers answer nothing else until those are done."""
-        ours = (worker for worker in context.agent.workers if worker.api in apis)
-        return any(context.loads.load_of(worker).in_flight for worker in ours)
+        own_workers = (worker for worker in context.agent.workers if worker.api in apis)
+        return any(context.loads.load_of(worker).in_flight for worker in own_workers)
 
     return [web.post("/api/v1/recognise", recognised)]
 
 
-def candidates(given: Mapping[str, Any], guard: SsrfGuard) -> list[tuple[str, Worker]]:
+def candidates(fields: Mapping[str, Any], guard: SsrfGuard) -> list[tuple[str, Worker]]:
     """Return the dialects to try, in order, each with the worker to probe; raise `Unparseable` or `WrongParameter`."""
-    api, wanted = text_of(given, "api"), text_of(given, "dialect")
+    api, dialect = text_of(fields, "api"), text_of(fields, "dialect")
     scheme, separator, rest = api.partition("://")
     if separator and scheme not in ("http", "https", "grpc"):
         # The scheme determines the dialect.
-        worker = _worker(given, api, wanted, guard)
+        worker = _worker(fields, api, dialect, guard)
         return [(worker.dialect, worker)]
-    if wanted:
-        wanted = _worker(given, f"http://{rest or api}", wanted, guard).dialect
-    found: list[tuple[str, Worker]] = []
-    for name in [wanted] if wanted else recognition_order(dialects.NAMES):
+    if dialect:
+        dialect = _worker(fields, f"http://{rest or api}", dialect, guard).dialect
+    workers: list[tuple[str, Worker]] = []
+    for name in [dialect] if dialect else recognition_order(dialects.NAMES):
         if separator and scheme not in _schemes_of(name):
             continue
         address = _address(name, scheme if separator else "", rest or api)
         try:
-            found.append((name, _worker(given, address, name, guard)))
+            workers.append((name, _worker(fields, address, name, guard)))
         except WrongParameter as error:
             # A dialect that is not installed is skipped, unless it was named.
-            if wanted or error.param != "dialect":
+            if dialect or error.param != "dialect":
                 raise
-    if not found:
+    if not workers:
         raise WrongParameter("the api's scheme and the dialect do not go together", param="api")
-    return found
+    return workers
 
 
-def _worker(given: Mapping[str, Any], api: str, dialect: str, guard: SsrfGuard) -> Worker:
-    row = {"model": "?", "api": api, "dialect": dialect, "headers": given.get("headers")}
+def _worker(fields: Mapping[str, Any], api: str, dialect: str, guard: SsrfGuard) -> Worker:
+    row = {"model": "?", "api": api, "dialect": dialect, "headers": fields.get("headers")}
     return read_worker("?", row, guard)
 
 
@@ -103,28 +103,30 @@ def _try(name: str, recognition: Recognition) -> dict[str, Any]:
 
 
 def _found(
-    asked: Iterable[tuple[str, Worker]], seen: Iterable[tuple[str, Recognition]]
+    named_workers: Iterable[tuple[str, Worker]], recognitions: Iterable[tuple[str, Recognition]]
 ) -> dict[str, Any]:
-    workers = dict(asked)
-    for name, recognition in seen:
+    workers = dict(named_workers)
+    for name, recognition in recognitions:
         if recognition.said is not None:
             return {"found": _shown(name, workers[name], recognition.said)}
     return {"found": None}
 
 
-def _shown(dialect: str, worker: Worker, said: WorkerDescription) -> dict[str, Any]:
+def _shown(dialect: str, worker: Worker, description: WorkerDescription) -> dict[str, Any]:
     api = worker.api
     if dialect.endswith("_grpc"):
         api = urlsplit(api)._replace(scheme=_named(dialect)).geturl()
     return {
         "dialect": dialect,
         "api": api,
-        **worker_view.worker_fields(said),
-        "models": [{**worker_view.model_fields(model), **_place(model)} for model in said.models],
+        **worker_view.worker_fields(description),
+        "models": [
+            {**worker_view.model_fields(model), **_place(model)} for model in description.models
+        ],
     }
 
 
 def _place(model: OfferedModel) -> dict[str, str]:
     """Return the API and the project of a model, as far as its worker's list gives them."""
-    said = {"api": model.api, "project": model.project}
-    return {name: value for name, value in said.items() if value}
+    fields = {"api": model.api, "project": model.project}
+    return {name: value for name, value in fields.items() if value}

@@ -32,19 +32,19 @@ def routes(context: Context) -> list[web.RouteDef]:
         return json_answer(_explanation(context, _named(context, http)))
 
     async def of_a_request(http: web.Request) -> web.Response:
-        asked = await read_request(context, http, _kind(http), own_only=False)
-        return json_answer(_explanation(context, asked))
+        request = await read_request(context, http, _kind(http), own_only=False)
+        return json_answer(_explanation(context, request))
 
     return [web.get("/api/v1/route", of_a_name), web.post("/api/v1/route", of_a_request)]
 
 
 def _kind(http: web.Request) -> Kind:
-    said = http.query.get("kind", Kind.CHAT.value)
+    kind_name = http.query.get("kind", Kind.CHAT.value)
     try:
-        return Kind(said)
+        return Kind(kind_name)
     except ValueError as error:
-        known = ", ".join(kind.value for kind in MODEL_KINDS)
-        raise WrongParameter(f"kind must be one of: {known}", param="kind") from error
+        known_names = ", ".join(kind.value for kind in MODEL_KINDS)
+        raise WrongParameter(f"kind must be one of: {known_names}", param="kind") from error
 
 
 def _named(context: Context, http: web.Request) -> Request:
@@ -52,29 +52,31 @@ def _named(context: Context, http: web.Request) -> Request:
     if not model:
         raise WrongParameter("model can not be empty", param="model")
     project, node = http.query.get("project", ""), http.query.get("node", "")
-    wanted = checked_pin(context, project, http.query.get("cid"), node)
+    pin = checked_pin(context, project, http.query.get("cid"), node)
     session = session_of(http)
     return Request(
-        http[ID], _kind(http), model, b"{}", "application/json", pin=wanted, session=session
+        http[ID], _kind(http), model, b"{}", "application/json", pin=pin, session=session
     )
 
 
 def _first_served(context: Context, request: Request) -> tuple[Request, RoutingExplanation]:
     """Return the request by the first of its names with a candidate, else by the first known one; raise `UnknownModel`."""
     names = (request.model, *request.fallbacks)
-    asked = [
-        replace(request, model=name, fallbacks=names[place + 1 :])
-        for place, name in enumerate(names)
+    requests = [
+        replace(request, model=name, fallbacks=names[position + 1 :])
+        for position, name in enumerate(names)
     ]
-    found = [(one, context.router.explain(one)) for one in asked]
-    known = [pair for pair in found if pair[1].ordered] or [p for p in found if p[1].excluded]
-    if not known:
+    explanations = [(one, context.router.explain(one)) for one in requests]
+    answerable = [pair for pair in explanations if pair[1].ordered] or [
+        p for p in explanations if p[1].excluded
+    ]
+    if not answerable:
         raise UnknownModel(request.model)
-    return known[0]
+    return answerable[0]
 
 
-def _explanation(context: Context, asked: Request) -> dict[str, Any]:
-    request, explained = _first_served(context, asked)
+def _explanation(context: Context, original: Request) -> dict[str, Any]:
+    request, explained = _first_served(context, original)
     connections = {c.peer: c for c in context.registry.mesh.connections()}
     return {
         "model": request.model,
@@ -84,39 +86,39 @@ def _explanation(context: Context, asked: Request) -> dict[str, Any]:
         "candidates": [
             {
                 **_candidate(context, candidate, connections),
-                **_weighed(context, request, explained.ordered, place),
+                **_weighed(context, request, explained.ordered, position),
             }
-            for place, candidate in enumerate(explained.ordered)
+            for position, candidate in enumerate(explained.ordered)
         ],
         "excluded": [
             {
-                **_candidate(context, left.candidate, connections),
-                "reason": reason(left),
-                "retry_in": round(left.seconds, 3),
+                **_candidate(context, exclusion.candidate, connections),
+                "reason": reason(exclusion),
+                "retry_in": round(exclusion.seconds, 3),
             }
-            for left in explained.excluded
+            for exclusion in explained.excluded
         ],
     }
 
 
 def _weighed(
-    context: Context, request: Request, ordered: Sequence[Candidate], place: int
+    context: Context, request: Request, ordered: Sequence[Candidate], position: int
 ) -> dict[str, Any]:
-    candidate = ordered[place]
-    why, figures = context.router.why(request, candidate, ordered)
+    candidate = ordered[position]
+    reason, figures = context.router.explain_candidate(request, candidate, ordered)
     return {
         # The estimated number of requests at the candidate now; `figures` are the policy's own.
-        "score": round(candidate.expected, 2),
+        "score": round(candidate.expected_requests, 2),
         "figures": {name: round(figure, 3) for name, figure in figures.items()},
-        "chosen": place == 0,
-        "why": _why(context, candidate, place, why),
+        "chosen": position == 0,
+        "why": _why(context, candidate, position, reason),
     }
 
 
-def reason(left: Excluded) -> str:
+def reason(exclusion: Excluded) -> str:
     """Return why a replica may not answer, with the figures behind it."""
-    detail = f"{left.seconds:.1f} s more" if left.seconds else left.detail
-    return f"{left.reason}: {detail}" if detail else left.reason
+    detail = f"{exclusion.seconds:.1f} s more" if exclusion.seconds else exclusion.detail
+    return f"{exclusion.reason}: {detail}" if detail else exclusion.reason
 
 
 def _candidate(context: Context, candidate: Candidate, connections: _Connections) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
     elif candidate.node in connections and connections[candidate.node].relayed:
         route = Route.RELAY
     service = candidate.service
-    found = context.router.condition(candidate)
+    condition = context.router.condition(candidate)
     held = context.registry.catalog.held.get(candidate.node)
     return {
         "node": candidate.node,
@@ -140,19 +142,19 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
         "in_flight": candidate.in_flight,
         "load": worker_view.load_of_candidate(context, candidate),
         "circuit": {
-            "state": found.circuit,
-            "failures": found.failures,
-            "retry_in": round(found.retry_in, 3),
+            "state": condition.circuit,
+            "failures": condition.failures,
+            "retry_in": round(condition.retry_in, 3),
         },
     }
 
 
-def _why(context: Context, candidate: Candidate, place: int, why: str) -> str:
-    if place >= context.settings.router.attempts:
+def _why(context: Context, candidate: Candidate, position: int, reason: str) -> str:
+    if position >= context.settings.router.attempts:
         return "after the last attempt"
     if last := _why_last(context, candidate):
         return last
-    return f"tried if {place} before it fails; {why}" if place else why
+    return f"tried if {position} before it fails; {reason}" if position else reason
 
 
 def _why_last(context: Context, candidate: Candidate) -> str:
@@ -164,8 +166,8 @@ def _why_last(context: Context, candidate: Candidate) -> str:
     if context.router.is_stopped(candidate):
         return "it has stopped answering, and is probed from time to time"
     if candidate.ejected:
-        found = context.router.condition(candidate)
-        return f"its last {found.failures} requests failed; it is retried in {found.retry_in:.1f} s"
+        condition = context.router.condition(candidate)
+        return f"its last {condition.failures} requests failed; it is retried in {condition.retry_in:.1f} s"
     return _why_later(context, candidate)
 
 

@@ -92,18 +92,18 @@ class Topology:
     async def _asked(self, request_id: str) -> dict[str, Any]:
         registry = self._registry
         held = registry.catalog.held
-        others = [
+        other_nodes = [
             node for node in held if node != registry.peer and registry.presence(node) in _ANSWERING
         ]
 
         async def one(node: PeerId) -> tuple[PeerId, Told | None]:
             return node, await self._told_by(node, request_id)
 
-        answers = await each(one, others if len(others) < MAX_ASKED else [])
-        told = {registry.peer: _own(registry)}
-        told |= {node: said for node, said in answers if said is not None}
+        answers = await each(one, other_nodes if len(other_nodes) < MAX_ASKED else [])
+        reports = {registry.peer: _own(registry)}
+        reports |= {node: reported for node, reported in answers if reported is not None}
         links: dict[tuple[PeerId, PeerId], bool] = {}
-        for node, peers in told.items():
+        for node, peers in reports.items():
             for peer, relayed in peers.items():
                 pair = (min(node, peer), max(node, peer))
                 # Where two nodes disagree, there is a direct connection beside the relayed one.
@@ -113,13 +113,13 @@ class Topology:
                 {"one": one, "other": other, "relayed": relayed}
                 for (one, other), relayed in sorted(links.items())
             ],
-            "told": sorted(told),
+            "told": sorted(reports),
         }
 
     async def _told_by(self, node: PeerId, request_id: str) -> Told | None:
         """Ask a node for its connections; return `None` where its version is older, or it does not answer."""
         try:
-            status, said = await self._links.ask(
+            status, body = await self._links.ask(
                 node,
                 CONNECTIONS,
                 request_id,
@@ -130,13 +130,13 @@ class Topology:
             return None
         if status != HTTPStatus.OK:
             return None
-        return read(said, node, self._registry.catalog.held)
+        return read(body, node, self._registry.catalog.held)
 
 
 def _own(registry: Registry) -> Told:
     held = registry.catalog.held
-    found = (c for c in registry.mesh.connections() if c.peer in held)
-    return {c.peer: c.relayed for c, _ in zip(found, range(MAX_TOLD), strict=False)}
+    connections = (c for c in registry.mesh.connections() if c.peer in held)
+    return {c.peer: c.relayed for c, _ in zip(connections, range(MAX_TOLD), strict=False)}
 
 
 def _shown(registry: Registry) -> web.Response:
@@ -144,15 +144,15 @@ def _shown(registry: Registry) -> web.Response:
     return json_answer({"connections": rows})
 
 
-def read(said: bytes, node: PeerId, known: Collection[PeerId]) -> Told | None:
-    """Return a node's connections to nodes that are `known` here from its answer; `None` for an invalid answer."""
+def read(body: bytes, node: PeerId, known_peers: Collection[PeerId]) -> Told | None:
+    """Return a node's connections to nodes that are `known_peers` here from its answer; `None` for an invalid answer."""
     try:
-        rows = orjson.loads(said)["connections"][:MAX_TOLD]
+        rows = orjson.loads(body)["connections"][:MAX_TOLD]
         pairs = [(row["node"], row["relayed"] is True) for row in rows]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
     return {
         PeerId(peer): relayed
         for peer, relayed in pairs
-        if isinstance(peer, str) and peer != node and peer in known
+        if isinstance(peer, str) and peer != node and peer in known_peers
     }

@@ -28,14 +28,14 @@ def routes(context: Context) -> list[web.RouteDef]:
     async def usage(request: web.Request) -> web.Response:
         principal = request.get(PRINCIPAL, ANYBODY)
         if principal.key is None or principal.is_operator:
-            context.access.change(request)
-            wanted = request.query.get("key", "")
+            context.access.check_change(request)
+            name = request.query.get("key", "")
         else:
-            wanted = principal.name
+            name = principal.name
         since, until = _days(request, context.usage.today())
         by = _by(request)
-        found = await context.usage_log.rows(since, until)
-        rows = sums(with_costs((row for row in found if wanted in ("", row.key)), prices), by)
+        usage_rows = await context.usage_log.rows(since, until)
+        rows = sums(with_costs((row for row in usage_rows if name in ("", row.key)), prices), by)
         if request.query.get("format") == "csv":
             headers = {"content-type": "text/csv; charset=utf-8"}
             return web.Response(text=_csv(rows, by), headers=headers)
@@ -53,25 +53,25 @@ def _days(request: web.Request, today: str) -> tuple[str, str]:
 
 
 def _day(request: web.Request, name: str, usual: str) -> str:
-    said = request.query.get(name, "")
-    if not said:
+    text = request.query.get(name, "")
+    if not text:
         return usual
     try:
-        return date.fromisoformat(said).isoformat()
+        return date.fromisoformat(text).isoformat()
     except ValueError:
         raise WrongParameter(f"{name} must be a day like 2026-11-25", param=name) from None
 
 
 def _by(request: web.Request) -> Sequence[str]:
-    said = request.query.get("by", "")
-    if not said:
+    text = request.query.get("by", "")
+    if not text:
         return BY
-    wanted = said.split(",")
-    if not set(wanted) <= set(BY):
+    columns = text.split(",")
+    if not set(columns) <= set(BY):
         raise WrongParameter(
             f"by must list some of {', '.join(BY)}, with commas between", param="by"
         )
-    return [name for name in BY if name in wanted]
+    return [name for name in BY if name in columns]
 
 
 def _shown(row: UsageRow, by: Sequence[str]) -> dict[str, object]:

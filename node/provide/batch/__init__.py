@@ -49,10 +49,10 @@ class BatchFace:
         """List batches."""
         ids = await self._run(self._store.batches)
         page, more = cut(http, ids)
-        shown = [
-            found for id_ in page if (found := await self._run(partial(self._store.batch, id_)))
+        rows = [
+            batch for id_ in page if (batch := await self._run(partial(self._store.batch, id_)))
         ]
-        return listed(shown, more=more)
+        return listed(rows, more=more)
 
     async def batch(self, http: web.Request) -> web.Response:
         """Show a batch."""
@@ -60,9 +60,9 @@ class BatchFace:
 
     async def create(self, http: web.Request) -> web.Response:
         """Create a batch."""
-        asked = await object_of(http)
-        file, endpoint = asked.get("input_file_id"), asked.get("endpoint")
-        window, metadata = asked.get("completion_window"), asked.get("metadata")
+        fields = await object_of(http)
+        file, endpoint = fields.get("input_file_id"), fields.get("endpoint")
+        window, metadata = fields.get("completion_window"), fields.get("metadata")
         seconds = _seconds(window)
         if endpoint not in ENDPOINTS:
             raise Fault(400, f"`endpoint` must be one of {', '.join(ENDPOINTS)}", param="endpoint")
@@ -76,7 +76,7 @@ class BatchFace:
                 400, f"`metadata` may have up to {MAX_METADATA} short texts", param="metadata"
             )
         id_, now = new_id("batch_"), int(self._wall())
-        said = {
+        row = {
             "input_file_id": file,
             "endpoint": endpoint,
             "completion_window": window,
@@ -85,7 +85,7 @@ class BatchFace:
             "output_file_id": None,
             "error_file_id": None,
         }
-        await self._run(lambda: self._store.add_batch(id_, now, now + seconds, said))
+        await self._run(lambda: self._store.add_batch(id_, now, now + seconds, row))
         self._engine.wake()
         return as_json(await self._run(lambda: self._store.batch(id_)))
 
@@ -94,34 +94,34 @@ class BatchFace:
         id_, now = (await self._batch(http))["id"], int(self._wall())
         begun = await self._run(lambda: self._store.cancel(id_, now))
         self._engine.wake()
-        found = await self._batch(http)
-        if not begun and found["status"] != "cancelling":
-            raise Fault(409, f"the batch is {found['status']} already")
-        return as_json(found)
+        batch = await self._batch(http)
+        if not begun and batch["status"] != "cancelling":
+            raise Fault(409, f"the batch is {batch['status']} already")
+        return as_json(batch)
 
     async def _batch(self, http: web.Request) -> dict[str, Any]:
         id_ = http.match_info["id"]
-        found = await self._run(lambda: self._store.batch(id_))
-        if found is None:
+        batch = await self._run(lambda: self._store.batch(id_))
+        if batch is None:
             raise Fault(404, f"no batch is called {id_[:100]!r}", param="id")
-        return found
+        return batch
 
 
 def _seconds(window: object) -> int:
-    said = _WINDOW.fullmatch(window) if isinstance(window, str) else None
-    if said is None:
+    match = _WINDOW.fullmatch(window) if isinstance(window, str) else None
+    if match is None:
         raise Fault(
             400, "`completion_window` must be a time such as 24h", param="completion_window"
         )
-    return int(said[1]) * _HOURS[said[2]]
+    return int(match[1]) * _HOURS[match[2]]
 
 
-def _is_metadata(given: object) -> bool:
+def _is_metadata(value: object) -> bool:
     return (
-        isinstance(given, dict)
-        and len(given) <= MAX_METADATA
+        isinstance(value, dict)
+        and len(value) <= MAX_METADATA
         and all(
-            len(name) <= 64 and isinstance(v, str) and len(v) <= 512 for name, v in given.items()
+            len(name) <= 64 and isinstance(v, str) and len(v) <= 512 for name, v in value.items()
         )
     )
 

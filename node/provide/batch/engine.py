@@ -63,31 +63,31 @@ async def answer_to(asker: Asker, line: OpenLine, session: str = "") -> NodeAnsw
     return await asker.post(line.endpoint, line.body, session=session)
 
 
-def judge(line: OpenLine, heard: NodeAnswer) -> LineVerdict:
+def judge(line: OpenLine, reply: NodeAnswer) -> LineVerdict:
     """Return the verdict on an answer to a line."""
-    status = heard.status
+    status = reply.status
     pause = min(2.0**line.attempts, LONGEST_PAUSE)
     if status in BUSY:
-        wanted = float(heard.after) if heard.after.isdecimal() else pause
-        return LineVerdict(pause=min(max(wanted, 1.0), LONGEST_PAUSE))
+        delay = float(reply.after) if reply.after.isdecimal() else pause
+        return LineVerdict(pause=min(max(delay, 1.0), LONGEST_PAUSE))
     if line.endpoint == synthetic.ENDPOINT and status == 200:
-        return LineVerdict(heard.body, ok=True)
+        return LineVerdict(reply.body, ok=True)
     id_ = f"{line.batch}_{line.number}"
     row = None
     try:
-        said: object = orjson.loads(heard.body)
-        row = lines.answered(id_, line.custom_id, status, heard.request_id, said)
+        payload: object = orjson.loads(reply.body)
+        row = lines.answered(id_, line.custom_id, status, reply.request_id, payload)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         # What is nested deeply can be read, but not written.
-        said = None
-    ok = 200 <= status <= 299 and isinstance(said, dict)
+        payload = None
+    ok = 200 <= status <= 299 and isinstance(payload, dict)
     # A node that has just started may not know the model yet.
     final = 400 <= status <= 499 and status != NOT_FOUND
     if not (ok or final) and line.attempts + 1 < MOST_ATTEMPTS:
         return LineVerdict(pause=pause, counts=True)
-    if said is None or row is None:
-        why = f"status {status}, without JSON that can be stored"
-        return LineVerdict(lines.failed(id_, line.custom_id, "invalid_answer", why))
+    if payload is None or row is None:
+        reason = f"status {status}, without JSON that can be stored"
+        return LineVerdict(lines.failed(id_, line.custom_id, "invalid_answer", reason))
     return LineVerdict(row, ok)
 
 
@@ -99,11 +99,11 @@ async def verdict_on(asker: Asker, line: OpenLine, session: str) -> LineVerdict:
         raise
     except Exception as error:  # noqa: BLE001 (the outermost of one line: the other lines go on)
         # The class and the place alone: an exception's text may quote a prompt.
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        where = (type(error).__name__, at.filename, at.lineno)
-        log.error("line %d of %s failed: %s at %s:%d", line.number, line.batch, *where)  # noqa: TRY400
-        why = "the provider could not process this line; see its log"
-        row = lines.failed(f"{line.batch}_{line.number}", line.custom_id, "internal_error", why)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        origin = (type(error).__name__, frame.filename, frame.lineno)
+        log.error("line %d of %s failed: %s at %s:%d", line.number, line.batch, *origin)  # noqa: TRY400
+        reason = "the provider could not process this line; see its log"
+        row = lines.failed(f"{line.batch}_{line.number}", line.custom_id, "internal_error", reason)
         return LineVerdict(row)
 
 
@@ -208,13 +208,13 @@ class BatchEngine:
         If lines share long prefixes, that is the number of slots at most: with more, the next line of a prefix would find the
         slot that has cached it in use by another line.
         """
-        now, asked = self._wall(), {*self._chained.values()}
+        now, keys = self._wall(), {*self._chained.values()}
         if not 0 <= now - self._looked < _FRESH:
             self._looked = now
             self._slots.clear()
-        for named in asked - self._slots.keys():
-            self._slots[named] = await asker.slots(*named)
-        slots = [self._slots[named] for named in asked]
+        for key in keys - self._slots.keys():
+            self._slots[key] = await asker.slots(*key)
+        slots = [self._slots[key] for key in keys]
         return min(self._most, sum(slots)) if slots and all(slots) else self._most
 
     async def _ask(self, asker: Asker, line: OpenLine, session: str) -> None:
@@ -275,8 +275,10 @@ class BatchEngine:
                 row = lines.failed(f"{id_}_{number}", bad.custom_id, bad.code, str(bad))
                 rows.append((number, bad.custom_id, row))
         for line in self.store.fill(id_, self._wall(), rows):
-            words = f"line {line.number} repeats the custom_id of an earlier line"
-            row = lines.failed(f"{id_}_{line.number}", line.custom_id, "duplicate_custom_id", words)
+            message = f"line {line.number} repeats the custom_id of an earlier line"
+            row = lines.failed(
+                f"{id_}_{line.number}", line.custom_id, "duplicate_custom_id", message
+            )
             self.store.fill(id_, self._wall(), [(line.number, line.custom_id, row)])
 
     async def _end(self, id_: str, status: str, code: str = "", message: str = "") -> None:

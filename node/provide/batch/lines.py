@@ -44,21 +44,21 @@ def read(number: int, raw: bytes, endpoint: str) -> BatchLine:
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("line_too_long", f"line {number} has more than {MAX_LINE_BYTES:,} bytes")
     try:
-        said = orjson.loads(raw)
+        fields = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise BadLine("invalid_json_line", f"line {number} is not JSON: {error.msg}") from error
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise BadLine("invalid_json_line", f"line {number} is not a JSON object")
-    id_ = said.get("custom_id")
+    id_ = fields.get("custom_id")
     if not isinstance(id_, str) or not 0 < len(id_) <= MAX_ID_CHARACTERS or "\0" in id_:
         raise BadLine("missing_required_parameter", f"line {number} has no custom_id")
-    if said.get("method") != "POST" or said.get("url") != endpoint:
+    if fields.get("method") != "POST" or fields.get("url") != endpoint:
         raise BadLine(
             "invalid_url",
             f"line {number} is not a POST to {endpoint}, the endpoint of its batch",
             id_,
         )
-    body = said.get("body")
+    body = fields.get("body")
     if not isinstance(body, dict) or (
         endpoint in ENDPOINTS and not isinstance(body.get("model"), str)
     ):
@@ -75,8 +75,8 @@ def model_with_cache(endpoint: str, body: bytes) -> str:
     """Return the line's model if the line begins with a part long enough to be kept in a cache; otherwise ""."""
     if endpoint not in ENDPOINTS or len(body) < MIN_BYTES:
         return ""
-    said = orjson.loads(body)
-    return str(said["model"]) if len(orjson.dumps(_first(said))) >= MIN_BYTES else ""
+    fields = orjson.loads(body)
+    return str(fields["model"]) if len(orjson.dumps(_first(fields))) >= MIN_BYTES else ""
 
 
 def _prefix(body: Mapping[str, object]) -> bytes:
@@ -105,12 +105,12 @@ def failed(id_: str, custom_id: str | None, code: str, message: str) -> bytes:
     return _row(id_, custom_id, error={"code": code, "message": message})
 
 
-def _row(id_: str, custom_id: str | None, **said: object) -> bytes:
+def _row(id_: str, custom_id: str | None, **fields: object) -> bytes:
     row = {
         "id": f"batch_req_{id_}",
         "custom_id": custom_id,
         "response": None,
         "error": None,
-        **said,
+        **fields,
     }
     return orjson.dumps(row) + b"\n"

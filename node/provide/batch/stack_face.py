@@ -50,11 +50,11 @@ class StackFace:
         }
         routes = [web.post(synthetic.SCORING, self.score)]
         for name, (endpoint, submit) in jobs.items():
-            at = f"/{name}/jobs"
+            path = f"/{name}/jobs"
             routes += [
-                web.post(f"{at}/submit", submit),
-                web.get(f"{at}/status", partial(self.status, endpoint)),
-                web.post(f"{at}/cancel", partial(self.cancel, endpoint)),
+                web.post(f"{path}/submit", submit),
+                web.get(f"{path}/status", partial(self.status, endpoint)),
+                web.post(f"{path}/cancel", partial(self.cancel, endpoint)),
             ]
         return routes
 
@@ -64,37 +64,37 @@ class StackFace:
 
     async def infer(self, http: web.Request) -> web.Response:
         """Create a job of chats."""
-        asked = await object_of(http)
-        content = await self._content(_path(asked, "prompt_file_path"), "prompt_file_path")
+        fields = await object_of(http)
+        content = await self._content(_path(fields, "prompt_file_path"), "prompt_file_path")
         with _told():
-            lines = values.batch_lines(content, asked)
-        return await self._begin(CHAT, [lines], asked.get("metadata"))
+            lines = values.batch_lines(content, fields)
+        return await self._begin(CHAT, [lines], fields.get("metadata"))
 
     async def score_all(self, http: web.Request) -> web.Response:
         """Create a job of scores."""
-        asked = await object_of(http)
+        fields = await object_of(http)
         with _told():
-            synthetic.check_function(asked.get("scoring_function"))
+            synthetic.check_function(fields.get("scoring_function"))
         name = "prompt_with_response_path"
-        content = await self._content(_path(asked, name), name)
+        content = await self._content(_path(fields, name), name)
         shared = {
-            "reward": asked.get("reward_model"),
-            "scoring_function": asked["scoring_function"],
+            "reward": fields.get("reward_model"),
+            "scoring_function": fields["scoring_function"],
         }
         rows = _lines(content, synthetic.SCORING, "prompt_with_response", shared)
-        return await self._begin(synthetic.SCORING, rows, asked.get("metadata"))
+        return await self._begin(synthetic.SCORING, rows, fields.get("metadata"))
 
     async def generate(self, http: web.Request) -> web.Response:
         """Create a job of synthetic data."""
-        asked = await object_of(http)
+        fields = await object_of(http)
         with _told():
-            synthetic.check(asked)
-        place = asked.get("prompt_file_path")
-        if not isinstance(place, str):
+            synthetic.check(fields)
+        path = fields.get("prompt_file_path")
+        if not isinstance(path, str):
             raise Fault(400, "`prompt_file_path` is a path", param="prompt_file_path")
-        kind = "uri" if place.startswith("/v1/files/") or "://" in place else "filepath"
-        content = await self._content({"value": place, "type": kind}, "prompt_file_path")
-        taken = (
+        kind = "uri" if path.startswith("/v1/files/") or "://" in path else "filepath"
+        content = await self._content({"value": path, "type": kind}, "prompt_file_path")
+        names = (
             "model",
             "options",
             "num_generations",
@@ -102,9 +102,9 @@ class StackFace:
             "scoring_function",
             "filtering_function",
         )
-        shared = {name: asked[name] for name in taken if asked.get(name) is not None}
+        shared = {name: fields[name] for name in names if fields.get(name) is not None}
         rows = _lines(content, synthetic.ENDPOINT, "messages", shared)
-        return await self._begin(synthetic.ENDPOINT, rows, asked.get("metadata"))
+        return await self._begin(synthetic.ENDPOINT, rows, fields.get("metadata"))
 
     async def status(self, endpoint: str, http: web.Request) -> web.Response:
         """Show a job."""
@@ -118,10 +118,10 @@ class StackFace:
         return as_json(_shown(await self._job(endpoint, job["id"])))
 
     async def _job(self, endpoint: str, id_: object) -> dict[str, Any]:
-        found = await self._run(lambda: self._store.batch(str(id_)))
-        if found is None or found["endpoint"] != endpoint:
+        job = await self._run(lambda: self._store.batch(str(id_)))
+        if job is None or job["endpoint"] != endpoint:
             raise Fault(404, f"no job is called {str(id_)[:100]!r}", param="job_id")
-        return found
+        return job
 
     async def _content(self, source: Mapping[str, object], name: str) -> bytes:
         """Return the bytes that a `Path` refers to; raise `Fault`."""
@@ -131,16 +131,16 @@ class StackFace:
             file = values.file_of(source)
             if not file:
                 return values.raw_bytes(source, name)
-        found = await self._run(lambda: self._engine.files.table.find(file))
-        if found is None:
+        file_row = await self._run(lambda: self._engine.files.table.find(file))
+        if file_row is None:
             raise Fault(400, f"`{name}` names no file of this service", param=name)
-        return await self._run(lambda: self._engine.files.fetch(found["id"]).read_bytes())
+        return await self._run(lambda: self._engine.files.fetch(file_row["id"]).read_bytes())
 
-    def _read(self, place: str, name: str) -> bytes:
+    def _read(self, relative: str, name: str) -> bytes:
         """Return a file of the inbox; a path that leads elsewhere is refused before it is accessed."""
         inbox = self._inbox.resolve()
         try:
-            path = (inbox / place).resolve()
+            path = (inbox / relative).resolve()
             if not path.is_relative_to(inbox) or not path.is_file():
                 raise Fault(400, f"`{name}`: no such file in {self._inbox.name}/", param=name)
             if path.stat().st_size > MAX_FILE_BYTES:
@@ -163,7 +163,7 @@ class StackFace:
             if not write_file(path, rows):
                 path.touch()
             files.add(file, now, "lines.jsonl", "batch")
-            said = {
+            fields = {
                 "input_file_id": file,
                 "endpoint": endpoint,
                 "completion_window": "24h",
@@ -172,12 +172,12 @@ class StackFace:
                 "output_file_id": None,
                 "error_file_id": None,
             }
-            self._store.add_batch(id_, now, now + LASTS, said)
+            self._store.add_batch(id_, now, now + LASTS, fields)
             return self._store.batch(id_) or {}
 
-        made = await self._run(keep)
+        job = await self._run(keep)
         self._engine.wake()
-        return as_json(_shown(made))
+        return as_json(_shown(job))
 
 
 class _told:  # noqa: N801 (used as a function)
@@ -194,22 +194,22 @@ class _told:  # noqa: N801 (used as a function)
             raise Fault(400, str(failure), param=failure.param) from failure
 
 
-def _path(asked: Mapping[str, object], name: str) -> Mapping[str, object]:
+def _path(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
     with _told():
-        return values.path(asked, name)
+        return values.path(fields, name)
 
 
 def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -> Iterator[bytes]:
     """Yield lines of messages as lines of a batch; an invalid line is kept, so that its error appears in the results."""
     for number, raw in enumerate(content.splitlines()[: MAX_LINES + 1], 1):
         try:
-            said = orjson.loads(raw[:MAX_LINE_BYTES]) if raw.strip() else None
+            payload = orjson.loads(raw[:MAX_LINE_BYTES]) if raw.strip() else None
         except orjson.JSONDecodeError:
-            said = None
-        id_, messages = str(number), said
-        if isinstance(said, dict):
-            id_ = str(said.get("custom_id", number))
-            messages = said.get(field) or said.get("messages")
+            payload = None
+        id_, messages = str(number), payload
+        if isinstance(payload, dict):
+            id_ = str(payload.get("custom_id", number))
+            messages = payload.get(field) or payload.get("messages")
         row = raw
         if isinstance(messages, list):
             body = {**shared, field: messages}
@@ -223,8 +223,11 @@ def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -
 
 def _shown(batch: Mapping[str, Any]) -> dict[str, object]:
     job = values.batch_job(batch)
-    told = job.get("metadata")
-    more = {**(batch.get("metadata") or {}), **(told if isinstance(told, dict) else {})}
+    own_metadata = job.get("metadata")
+    more = {
+        **(batch.get("metadata") or {}),
+        **(own_metadata if isinstance(own_metadata, dict) else {}),
+    }
     if more:
         job["metadata"] = more
     if batch["endpoint"] == synthetic.ENDPOINT:

@@ -75,8 +75,8 @@ class OpenLine:
 
 def _open_line(id_: str, endpoint: str, row: Row, *, others: bool) -> OpenLine:
     prefix, number, custom_id, body, attempts = row
-    named = prefix.hex() if others else ""
-    return OpenLine(id_, endpoint, number, custom_id, body, attempts, named)
+    prefix_shown = prefix.hex() if others else ""
+    return OpenLine(id_, endpoint, number, custom_id, body, attempts, prefix_shown)
 
 
 class BatchStore:
@@ -94,27 +94,27 @@ class BatchStore:
 
     def close(self) -> None:
         """Free this provider's leases, and close the database."""
-        held = "UPDATE line SET until = 0 WHERE owner = ? AND result IS NULL AND until > 0"
+        statement = "UPDATE line SET until = 0 WHERE owner = ? AND result IS NULL AND until > 0"
         # If the database does not answer, the leases expire by themselves.
         with suppress(DatabaseError):
-            self._database.change(held, (self._owner,))
+            self._database.change(statement, (self._owner,))
             self._database.change("UPDATE batch SET until = 0 WHERE owner = ?", (self._owner,))
         self._database.close()
 
     # For callers: what they see and change.
 
-    def add_batch(self, id_: str, now: int, expires: int, said: Mapping[str, Any]) -> None:
+    def add_batch(self, id_: str, now: int, expires: int, fields: Mapping[str, Any]) -> None:
         """Add a batch that is to be validated."""
-        row = (id_, now, "validating", expires, orjson.dumps(said).decode())
-        asked = (
+        row = (id_, now, "validating", expires, orjson.dumps(fields).decode())
+        statement = (
             "INSERT INTO batch (id, created_at, status, expires_at, said) VALUES (?, ?, ?, ?, ?)"
         )
-        self._database.change(asked, row)
+        self._database.change(statement, row)
 
     def batch(self, id_: str) -> dict[str, Any] | None:
         """Return a batch in OpenAI's shape, `None` if there is none with this id."""
-        asked = "SELECT id, created_at, status, expires_at, said FROM batch WHERE id = ?"
-        rows = self._database.rows(asked, (id_,))
+        statement = "SELECT id, created_at, status, expires_at, said FROM batch WHERE id = ?"
+        rows = self._database.rows(statement, (id_,))
         return self._shown(rows[0]) if rows else None
 
     def batches(self) -> list[str]:
@@ -135,16 +135,16 @@ class BatchStore:
             f"UPDATE batch SET owner = ?, until = ? WHERE {_GOES_ON} AND (until <= ? OR owner = ? AND until <= ?)",  # noqa: S608
             (self._owner, now + LEASE, now, self._owner, now + LEASE * 2 / 3),
         )
-        asked = f"SELECT id, status, expires_at FROM batch WHERE {_GOES_ON} AND owner = ? ORDER BY rowid"  # noqa: S608
+        statement = f"SELECT id, status, expires_at FROM batch WHERE {_GOES_ON} AND owner = ? ORDER BY rowid"  # noqa: S608
         return [
             (id_, status, expires)
-            for id_, status, expires in self._database.rows(asked, (self._owner,))
+            for id_, status, expires in self._database.rows(statement, (self._owner,))
         ]
 
     def hold(self, id_: str, now: float) -> None:
         """Renew the lease of a batch; raise `Superseded`."""
-        held = "UPDATE batch SET until = ? WHERE id = ? AND owner = ?"
-        if not self._database.change(held, (now + LEASE, id_, self._owner)):
+        statement = "UPDATE batch SET until = ? WHERE id = ? AND owner = ?"
+        if not self._database.change(statement, (now + LEASE, id_, self._owner)):
             raise Superseded(id_)
 
     def stand(self, id_: str, status: str, now: int, *, was: str, **more: Any) -> bool:
@@ -171,34 +171,34 @@ class BatchStore:
                 values += (id_, row.number, row.custom_id, row.prefix, row.body, None, None)
             else:
                 values += (id_, row[0], None, b"", b"", 0, row[2])
-        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * (len(values) // 7))
-        asked = (
-            f"INSERT INTO line (batch, number, custom_id, prefix, body, ok, result) VALUES {places}"  # noqa: S608
-        )
+        placeholders = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * (len(values) // 7))
+        statement = f"INSERT INTO line (batch, number, custom_id, prefix, body, ok, result) VALUES {placeholders}"  # noqa: S608
         with self._database.transaction():
             self.hold(id_, now)
-            added = self._database.rows(f"{asked} ON CONFLICT DO NOTHING RETURNING number", values)
+            added = self._database.rows(
+                f"{statement} ON CONFLICT DO NOTHING RETURNING number", values
+            )
         for (number,) in added:
             lines.pop(number, None)
         return [*lines.values()]
 
     def is_answered(self, id_: str) -> bool:
         """Return whether all lines of a batch have a result."""
-        asked = "SELECT 1 FROM line WHERE batch = ? AND result IS NULL LIMIT 1"
-        return not self._database.rows(asked, (id_,))
+        statement = "SELECT 1 FROM line WHERE batch = ? AND result IS NULL LIMIT 1"
+        return not self._database.rows(statement, (id_,))
 
     def open_lines(self, id_: str) -> list[tuple[int, str]]:
         """Return number and `custom_id` of the lines of a batch without a result."""
-        asked = (
+        statement = (
             "SELECT number, custom_id FROM line WHERE batch = ? AND result IS NULL ORDER BY number"
         )
-        return [(number, custom_id) for number, custom_id in self._database.rows(asked, (id_,))]
+        return [(number, custom_id) for number, custom_id in self._database.rows(statement, (id_,))]
 
     def results(self, id_: str, *, ok: bool) -> Iterator[bytes]:
         """Yield the results of a batch in the order of its lines."""
         last = 0
-        asked = "SELECT number, result FROM line WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT 500"
-        while rows := self._database.rows(asked, (id_, int(ok), last)):
+        statement = "SELECT number, result FROM line WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT 500"
+        while rows := self._database.rows(statement, (id_, int(ok), last)):
             self.hold(id_, self._database.now())
             yield from (row[1] for row in rows)
             last = rows[-1][0]
@@ -216,30 +216,30 @@ class BatchStore:
 
     # Lines, which every provider sends.
 
-    def lease(self, now: float, most: int) -> list[OpenLine]:
-        """Lease lines to send now, at most `most`, which no other provider gets.
+    def lease(self, now: float, limit: int) -> list[OpenLine]:
+        """Lease lines to send now, at most `limit`, which no other provider gets.
 
         Lines with a common prefix go one after another, so that each finds the prefix in a cache. Several go at a time only if
         there is nothing else to send, and then evenly over the prefixes.
         """
-        found: list[OpenLine] = []
+        lines: list[OpenLine] = []
         with self._database.transaction(durable=False):
             for (id_,) in self._database.rows(
                 "SELECT id FROM batch WHERE status = 'in_progress' ORDER BY rowid"
             ):
                 endpoint = self._said(id_)["endpoint"]
                 for take in (self._apart, self._any):
-                    for row, others in take(id_, now, most - len(found)):
+                    for row, others in take(id_, now, limit - len(lines)):
                         self._lease(id_, row[1], now)
-                        found.append(_open_line(id_, endpoint, row, others=others))
-        return found
+                        lines.append(_open_line(id_, endpoint, row, others=others))
+        return lines
 
     def renew(self, keys: Iterable[tuple[str, int]], now: float) -> None:
         """Renew the leases of lines in flight, given by batch and number."""
-        asked = "UPDATE line SET until = ? WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
+        statement = "UPDATE line SET until = ? WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
         with self._database.transaction(durable=False):
             for id_, number in keys:
-                self._database.change(asked, (now + LEASE, id_, number, self._owner))
+                self._database.change(statement, (now + LEASE, id_, number, self._owner))
 
     def commit(self, line: OpenLine, result: bytes, *, ok: bool) -> bool:
         """Store the one result of a line; return whether the line was still open."""
@@ -250,41 +250,41 @@ class BatchStore:
 
     def put_off(self, line: OpenLine, due: float, *, counts: bool) -> None:
         """Free a line to be sent again, not before `due`; `counts` adds a failed attempt."""
-        asked = (
+        statement = (
             "UPDATE line SET due = ?, until = 0, attempts = attempts + ? "
             "WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
         )
-        self._database.change(asked, (due, int(counts), line.batch, line.number, self._owner))
+        self._database.change(statement, (due, int(counts), line.batch, line.number, self._owner))
 
-    def _apart(self, id_: str, now: float, most: int) -> list[tuple[Row, bool]]:
+    def _apart(self, id_: str, now: float, limit: int) -> list[tuple[Row, bool]]:
         """Return one line for each prefix without a line in flight, and whether there are more lines with it."""
         busy = self._busy(id_, now)
-        pages = islice(self._by_beginning(id_, now, 2), most + len(busy))
-        return [(rows[0], len(rows) > 1) for rows in pages if rows[0][0] not in busy][:most]
+        pages = islice(self._by_beginning(id_, now, 2), limit + len(busy))
+        return [(rows[0], len(rows) > 1) for rows in pages if rows[0][0] not in busy][:limit]
 
-    def _any(self, id_: str, now: float, most: int) -> list[tuple[Row, bool]]:
+    def _any(self, id_: str, now: float, limit: int) -> list[tuple[Row, bool]]:
         """Return any lines that are not in flight, those whose prefix has the fewest in flight first."""
-        if most <= 0:
+        if limit <= 0:
             return []
         busy = self._busy(id_, now)
-        found: list[tuple[int, Row]] = []
-        for rows in islice(self._by_beginning(id_, now, most), most + len(busy)):
-            found += enumerate(rows, busy[rows[0][0]])
-        return [(row, count > 0) for count, row in sorted(found, key=itemgetter(0))[:most]]
+        candidates: list[tuple[int, Row]] = []
+        for rows in islice(self._by_beginning(id_, now, limit), limit + len(busy)):
+            candidates += enumerate(rows, busy[rows[0][0]])
+        return [(row, count > 0) for count, row in sorted(candidates, key=itemgetter(0))[:limit]]
 
     def _busy(self, id_: str, now: float) -> Counter[bytes]:
         """Return the number of lines in flight by prefix."""
-        asked = (
+        statement = (
             "SELECT prefix, count(*) FROM line "
             "WHERE batch = ? AND result IS NULL AND until > 0 AND until > ? GROUP BY prefix"
         )
-        return Counter(dict(self._database.rows(asked, (id_, now))))
+        return Counter(dict(self._database.rows(statement, (id_, now))))
 
-    def _by_beginning(self, id_: str, now: float, most: int) -> Iterator[list[Row]]:
-        """Yield the lines to send, prefix by prefix, at most `most` of each, without reading the rest of its lines."""
+    def _by_beginning(self, id_: str, now: float, limit: int) -> Iterator[list[Row]]:
+        """Yield the lines to send, prefix by prefix, at most `limit` of each, without reading the rest of its lines."""
         last = b""
-        asked = f"{_OPEN} {self._database.words['unlocked']}"
-        while rows := self._database.rows(asked, (id_, now, now, last, most)):
+        statement = f"{_OPEN} {self._database.words['unlocked']}"
+        while rows := self._database.rows(statement, (id_, now, now, last, limit)):
             last = rows[0][0]
             yield [row for row in rows if row[0] == last]
 
@@ -293,34 +293,34 @@ class BatchStore:
         self._database.change(leased, (self._owner, now + LEASE, id_, number))
 
     def _said(self, id_: str) -> dict[str, Any]:
-        said: dict[str, Any] = orjson.loads(
+        fields: dict[str, Any] = orjson.loads(
             self._database.rows("SELECT said FROM batch WHERE id = ?", (id_,))[0][0]
         )
-        return said
+        return fields
 
     def _stand(self, id_: str, status: str, now: int, was: tuple[str, ...], **more: Any) -> bool:
-        asked = f"SELECT status, said FROM batch WHERE id = ? {self._database.words['locked']}"  # noqa: S608
-        ((before, said),) = self._database.rows(asked, (id_,))
+        statement = f"SELECT status, said FROM batch WHERE id = ? {self._database.words['locked']}"  # noqa: S608
+        ((before, stored),) = self._database.rows(statement, (id_,))
         if was and before not in was:
             return False
-        told = orjson.dumps({**orjson.loads(said), f"{status}_at": now, **more}).decode()
+        updated = orjson.dumps({**orjson.loads(stored), f"{status}_at": now, **more}).decode()
         self._database.change(
-            "UPDATE batch SET status = ?, said = ? WHERE id = ?", (status, told, id_)
+            "UPDATE batch SET status = ?, said = ? WHERE id = ?", (status, updated, id_)
         )
         return True
 
     def _counts(self, id_: str) -> dict[str, int]:
-        asked = "SELECT count(*), count(*) FILTER (WHERE ok = 1), count(*) FILTER (WHERE ok = 0) FROM line WHERE batch = ?"
-        total, completed, failed = self._database.rows(asked, (id_,))[0]
+        statement = "SELECT count(*), count(*) FILTER (WHERE ok = 1), count(*) FILTER (WHERE ok = 0) FROM line WHERE batch = ?"
+        total, completed, failed = self._database.rows(statement, (id_,))[0]
         return {"total": total, "completed": completed, "failed": failed}
 
     def _shown(self, row: Row) -> dict[str, Any]:
-        id_, created, status, expires, said = row
-        shown = {
+        id_, created, status, expires, stored = row
+        batch = {
             "id": id_,
             "object": "batch",
             "created_at": created,
             "status": status,
             "expires_at": expires,
         }
-        return {**shown, "request_counts": self._counts(id_), **orjson.loads(said)}
+        return {**batch, "request_counts": self._counts(id_), **orjson.loads(stored)}

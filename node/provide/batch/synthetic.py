@@ -24,77 +24,77 @@ FILTERS = ("threshold", "top_k", "best_of")
 Point = dict[str, Any]
 
 
-def check(asked: Mapping[str, Any]) -> None:
+def check(fields: Mapping[str, Any]) -> None:
     """Raise `Unscored` for a job none of whose lines could succeed, or for such a line."""
-    number, reward = asked.get("num_generations", 1), asked.get("scoring_function")
+    number, reward = fields.get("num_generations", 1), fields.get("scoring_function")
     if not isinstance(number, int) or not 1 <= number <= MAX_GENERATIONS:
         raise fault(f"`num_generations` is a number up to {MAX_GENERATIONS}", "num_generations")
-    if not isinstance(asked.get("model"), str):
+    if not isinstance(fields.get("model"), str):
         raise fault("`model` is needed", "model")
     if reward is not None:
         check_function(reward)
-    elif asked.get("filtering_function") is not None:
+    elif fields.get("filtering_function") is not None:
         raise fault("a filter needs a `scoring_function`", "scoring_function")
-    kept([], asked.get("filtering_function"))
+    kept([], fields.get("filtering_function"))
 
 
-def check_function(said: object) -> None:
+def check_function(function: object) -> None:
     """Raise `Unscored` unless there is a scoring function of this name."""
-    match said:
+    match function:
         case {"name": str(name)} if name in FUNCTIONS or name in ELSEWHERE:
             return
-    known = ", ".join(sorted({*FUNCTIONS, *ELSEWHERE}))
-    raise fault(f"`scoring_function` needs a `name`, one of {known}", "scoring_function")
+    names = ", ".join(sorted({*FUNCTIONS, *ELSEWHERE}))
+    raise fault(f"`scoring_function` needs a `name`, one of {names}", "scoring_function")
 
 
-async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> NodeAnswer:
+async def points_of(asker: Asker, fields: Mapping[str, Any], custom_id: str) -> NodeAnswer:
     """Return the data points of one prompt as lines of JSON, or the first answer that failed."""
-    words = {"model": asked.get("model"), "messages": asked.get("messages")}
+    prompt = {"model": fields.get("model"), "messages": fields.get("messages")}
     try:
         # A file may have complete lines of its own, which no job's parameters were checked for.
-        check(asked)
-        chat = orjson.dumps(body_of({**words, "options": asked.get("options")}, streams=False))
+        check(fields)
+        chat = orjson.dumps(body_of({**prompt, "options": fields.get("options")}, streams=False))
     except Unscored as unscored:
         return unscored.heard
     except BadRequest as bad:
         return fault(str(bad), bad.param or "messages").heard
     points: list[Point] = []
-    for index in range(asked.get("num_generations", 1)):
-        heard = await asker.post("/v1/chat/completions", chat)
-        if heard.status != 200:
-            return heard
-        response = _response(heard.body)
+    for index in range(fields.get("num_generations", 1)):
+        reply = await asker.post("/v1/chat/completions", chat)
+        if reply.status != 200:
+            return reply
+        response = _response(reply.body)
         point: Point = {
             "custom_id": custom_id,
             "index": index,
-            "prompt": words["messages"],
+            "prompt": prompt["messages"],
             "response": response,
         }
-        if asked.get("scoring_function") is not None:
+        if fields.get("scoring_function") is not None:
             pair = {
                 "prompt_with_response": [*point["prompt"], response],
-                "reward": asked.get("reward_model"),
-                "scoring_function": asked["scoring_function"],
+                "reward": fields.get("reward_model"),
+                "scoring_function": fields["scoring_function"],
             }
-            heard = await score(asker, pair)
-            if heard.status != 200:
-                return heard
-            said = orjson.loads(heard.body)
-            point |= {name: said[name] for name in ("score", "logprob") if name in said}
+            reply = await score(asker, pair)
+            if reply.status != 200:
+                return reply
+            payload = orjson.loads(reply.body)
+            point |= {name: payload[name] for name in ("score", "logprob") if name in payload}
         points.append(point)
     try:
-        found = kept(points, asked.get("filtering_function"))
+        chosen = kept(points, fields.get("filtering_function"))
     except Unscored as unscored:
         return unscored.heard
-    return NodeAnswer(200, b"".join(orjson.dumps(point) + b"\n" for point in found))
+    return NodeAnswer(200, b"".join(orjson.dumps(point) + b"\n" for point in chosen))
 
 
-async def score(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
+async def score(asker: Asker, fields: Mapping[str, Any]) -> NodeAnswer:
     """Score a pair, here or at a reward model with its own function."""
-    match asked.get("scoring_function"):
+    match fields.get("scoring_function"):
         case {"name": str(name)} if name in ELSEWHERE:
-            return await asker.post(SCORING, orjson.dumps(asked))
-    return await scored(asker, asked)
+            return await asker.post(SCORING, orjson.dumps(fields))
+    return await scored(asker, fields)
 
 
 def kept(points: list[Point], by: object) -> list[Point]:
@@ -105,9 +105,9 @@ def kept(points: list[Point], by: object) -> list[Point]:
         case {"name": str(name), **rest} if name in FILTERS:
             params = rest.get("params") or {}
         case _:
-            known = ", ".join(FILTERS)
+            names = ", ".join(FILTERS)
             raise fault(
-                f"`filtering_function` needs a `name`, one of {known}", "filtering_function"
+                f"`filtering_function` needs a `name`, one of {names}", "filtering_function"
             )
     if not isinstance(params, dict):
         raise fault("`params` is an object", "filtering_function.params")
@@ -130,10 +130,10 @@ def _score(point: Point) -> float:
 
 def _response(body: bytes) -> dict[str, object]:
     try:
-        said = orjson.loads(body)
+        payload = orjson.loads(body)
     except orjson.JSONDecodeError:
-        said = None
-    match said:
+        payload = None
+    match payload:
         case {"choices": [{"message": {"content": str(text)}}, *_]}:
             return {"role": "assistant", "text": text}
     return {"role": "assistant", "text": ""}

@@ -34,10 +34,10 @@ class Database(Protocol):
     def now(self) -> float:
         """Return Unix time in seconds, by one clock for all providers that share the database."""
 
-    def rows(self, asked: str, values: Values = ()) -> list[Row]:
+    def rows(self, statement: str, values: Values = ()) -> list[Row]:
         """Run a statement, and return its rows."""
 
-    def change(self, asked: str, values: Values = ()) -> int:
+    def change(self, statement: str, values: Values = ()) -> int:
         """Run a statement, and return how many rows it changed."""
 
     def transaction(
@@ -86,17 +86,17 @@ class SqliteDatabase:
         """Return Unix time in seconds."""
         return time.time()
 
-    def rows(self, asked: str, values: Values = ()) -> list[Row]:
+    def rows(self, statement: str, values: Values = ()) -> list[Row]:
         """Run a statement, and return its rows."""
         try:
-            return self._connection.execute(asked, values).fetchall()
+            return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
 
-    def change(self, asked: str, values: Values = ()) -> int:
+    def change(self, statement: str, values: Values = ()) -> int:
         """Run a statement, and return how many rows it changed."""
         try:
-            return self._connection.execute(asked, values).rowcount
+            return self._connection.execute(statement, values).rowcount
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
 
@@ -141,10 +141,10 @@ def migrate(database: Database, steps: Sequence[str]) -> None:
         database.change(
             "CREATE TABLE IF NOT EXISTS migration (steps {int})".format_map(database.words)
         )
-        taken: int = database.rows("SELECT coalesce(max(steps), 0) FROM migration")[0][0]
-        for step in steps[taken:]:
+        applied: int = database.rows("SELECT coalesce(max(steps), 0) FROM migration")[0][0]
+        for step in steps[applied:]:
             for statement in step.format_map(database.words).split(";"):
                 if statement.strip():
                     database.change(statement)
-        if len(steps) > taken:
+        if len(steps) > applied:
             database.change("INSERT INTO migration VALUES (?)", (len(steps),))

@@ -81,13 +81,13 @@ class PostgresDatabase:
         """Return the server's Unix time in seconds, by the offset measured at the last connection."""
         return time.time() + self._ahead
 
-    def rows(self, asked: str, values: Values = ()) -> list[Row]:
+    def rows(self, statement: str, values: Values = ()) -> list[Row]:
         """Run a statement, and return its rows."""
-        return self._execute(asked, values).fetchall()
+        return self._execute(statement, values).fetchall()
 
-    def change(self, asked: str, values: Values = ()) -> int:
+    def change(self, statement: str, values: Values = ()) -> int:
         """Run a statement, and return how many rows it changed."""
-        return self._execute(asked, values).rowcount
+        return self._execute(statement, values).rowcount
 
     @contextmanager
     def transaction(self, *, alone: bool = False, durable: bool = True) -> Iterator[None]:
@@ -110,7 +110,7 @@ class PostgresDatabase:
         """Close the connection."""
         self._connection.close()
 
-    def _execute(self, asked: str, values: Values) -> psycopg.Cursor[Row]:
+    def _execute(self, statement: str, values: Values) -> psycopg.Cursor[Row]:
         connection = self._alive()
         # PostgreSQL's text cannot hold NUL, which SQLite accepts.
         bound = [
@@ -118,7 +118,7 @@ class PostgresDatabase:
             for v in values
         ]
         try:
-            return connection.execute(asked.replace("?", "%s").encode(), bound)
+            return connection.execute(statement.replace("?", "%s").encode(), bound)
         except psycopg.Error as error:
             raise DatabaseError(_said(error)) from error
 
@@ -129,7 +129,7 @@ class PostgresDatabase:
         return self._connection
 
     def _connected(self) -> _Bounded:
-        made = sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(self._schema)
+        create_schema = sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(self._schema)
         searched = sql.SQL("SET search_path TO {}, public").format(self._schema)
         try:
             connection = _Bounded.connect(
@@ -139,10 +139,10 @@ class PostgresDatabase:
             )
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-                connection.execute(made)
+                connection.execute(create_schema)
             connection.execute(searched)
-            asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
-            row = connection.execute(asked).fetchone()
+            statement = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+            row = connection.execute(statement).fetchone()
         except psycopg.Error as error:
             raise DatabaseError(_said(error)) from error
         self._ahead = (row[0] if row else time.time()) - time.time()
@@ -151,8 +151,8 @@ class PostgresDatabase:
 
 def _said(error: psycopg.Error) -> str:
     """Return an error as one line; psycopg's texts contain no password."""
-    words = str(error).split("\n")[0].strip() or type(error).__name__
-    return f"PostgreSQL: {words}"
+    text = str(error).split("\n")[0].strip() or type(error).__name__
+    return f"PostgreSQL: {text}"
 
 
 class PgVectors(PostgresDatabase):
@@ -164,10 +164,10 @@ class PgVectors(PostgresDatabase):
             try:
                 self.change("CREATE EXTENSION IF NOT EXISTS vector WITH SCHEMA public")
             except DatabaseError as error:
-                why = (
+                advice = (
                     "install it on the server, where a superuser says once: CREATE EXTENSION vector"
                 )
-                raise DatabaseError(f"{error}; vectors need pgvector: {why}") from error
+                raise DatabaseError(f"{error}; vectors need pgvector: {advice}") from error
             self.change(
                 "CREATE TABLE IF NOT EXISTS near (text BIGINT PRIMARY KEY, store BIGINT NOT NULL, vector vector NOT NULL)"
             )
@@ -182,10 +182,10 @@ class PgVectors(PostgresDatabase):
         inside = "SELECT id FROM text WHERE store = ? AND file = ?"
         self.change(f"DELETE FROM near WHERE text IN ({inside})", (store, file))  # noqa: S608
 
-    def nearest(self, store: int, size: int, vector: bytes, most: int) -> list[tuple[int, float]]:
+    def nearest(self, store: int, size: int, vector: bytes, limit: int) -> list[tuple[int, float]]:
         """Return the numbers of the nearest texts, each with its distance: 1 minus the cosine."""
-        asked = "SELECT text, vector <=> ?::vector AS distance FROM near WHERE store = ? ORDER BY distance, text LIMIT ?"
-        rows = self.rows(asked, (_told(vector, size), store, most))
+        statement = "SELECT text, vector <=> ?::vector AS distance FROM near WHERE store = ? ORDER BY distance, text LIMIT ?"
+        rows = self.rows(statement, (_told(vector, size), store, limit))
         return [(text, 1.0 if math.isnan(distance) else distance) for text, distance in rows]
 
 

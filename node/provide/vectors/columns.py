@@ -46,9 +46,9 @@ class ColumnFace:
 
     async def set(self, http: web.Request) -> web.Response:
         """Store values, each under its key."""
-        asked = await object_of(http)
-        keys, values = _keys(asked), asked.get("values")
-        if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        fields = await object_of(http)
+        keys, values = _keys(fields), fields.get("values")
+        if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
             raise Fault(400, "`values` are texts", param="values")
         if len(values) != len(keys):
             raise Fault(400, "`keys` and `values` must have the same length", param="values")
@@ -82,8 +82,8 @@ class ColumnFace:
         def look() -> list[tuple[Sequence[float], str]]:
             return [(key, text) for key in keys for text in self._store.texts(_STORE, _id(key))]
 
-        found = await self._run(look)
-        return as_json({"keys": [key for key, _ in found], "values": [text for _, text in found]})
+        pairs = await self._run(look)
+        return as_json({"keys": [key for key, _ in pairs], "values": [text for _, text in pairs]})
 
     async def delete(self, http: web.Request) -> web.Response:
         """Delete values by their keys."""
@@ -98,26 +98,26 @@ class ColumnFace:
 
     async def find(self, http: web.Request) -> web.Response:
         """Return the values whose keys are nearest to a key."""
-        asked = await object_of(http)
-        (key,), most = _keys({"keys": [asked.get("key")]}), asked.get("topk", 1)
-        if not isinstance(most, int) or not 1 <= most <= MAX_FOUND:
+        fields = await object_of(http)
+        (key,), limit = _keys({"keys": [fields.get("key")]}), fields.get("topk", 1)
+        if not isinstance(limit, int) or not 1 <= limit <= MAX_FOUND:
             raise Fault(400, f"`topk` is a number up to {MAX_FOUND:,}", param="topk")
         now = int(self._wall())
         try:
-            found = await self._run(lambda: self._store.search(_STORE, key, now, most))
+            matches = await self._run(lambda: self._store.search(_STORE, key, now, limit))
         except WrongVector as error:
             raise Fault(400, str(error), param="key") from error
         return as_json(
             {
-                "keys": [one.attributes["key"] for one in found],
-                "values": [one.text for one in found],
-                "similarities": [one.score for one in found],
+                "keys": [match.attributes["key"] for match in matches],
+                "values": [match.text for match in matches],
+                "similarities": [match.score for match in matches],
             }
         )
 
 
-def _keys(asked: Mapping[str, Any]) -> list[list[float]]:
-    keys = asked.get("keys")
+def _keys(fields: Mapping[str, Any]) -> list[list[float]]:
+    keys = fields.get("keys")
     if not isinstance(keys, list) or len(keys) > MAX_KEYS:
         raise Fault(400, f"`keys` are up to {MAX_KEYS:,} vectors", param="keys")
     for key in keys:
@@ -132,7 +132,7 @@ def _keys(asked: Mapping[str, Any]) -> list[list[float]]:
 def _id(key: Sequence[float]) -> str:
     """Return the file id of a key: a hash of its numbers as stored."""
     try:
-        kept = struct.pack(f"<{len(key)}f", *key)
+        packed = struct.pack(f"<{len(key)}f", *key)
     except OverflowError as error:
         raise Fault(400, "a number of a key is too large", param="keys") from error
-    return hashlib.sha256(kept).hexdigest()
+    return hashlib.sha256(packed).hexdigest()

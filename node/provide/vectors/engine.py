@@ -45,11 +45,11 @@ _NEAR = 200  # characters before a chunk's end in which it may end between words
 
 
 class NoEmbedding(Exception):
-    """A text has no embedding now. `heard` is the node's answer."""
+    """A text has no embedding now. `reply` is the node's answer."""
 
-    def __init__(self, heard: NodeAnswer, message: str = "") -> None:
-        super().__init__(message or _said(heard))
-        self.heard = heard
+    def __init__(self, reply: NodeAnswer, message: str = "") -> None:
+        super().__init__(message or _said(reply))
+        self.heard = reply
 
 
 class VectorEngine:
@@ -112,8 +112,8 @@ class VectorEngine:
             text = await self.files.run_in_thread(lambda: self._text(member))
             texts = [*chunks(text, member.chunk, member.overlap)]
             await self.files.run_in_thread(lambda: self.store.forget(member, self._wall()))
-            for at in range(0, len(texts), AT_ONCE):
-                some = texts[at : at + AT_ONCE]
+            for index in range(0, len(texts), AT_ONCE):
+                some = texts[index : index + AT_ONCE]
                 vectors = await embeddings(self._readers, member.model, some)
                 await self.files.run_in_thread(
                     partial(self.store.put, member, self._wall(), some, vectors)
@@ -154,14 +154,14 @@ class VectorEngine:
 async def embeddings(asker: Asker, model: str, texts: Sequence[str]) -> list[list[float]]:
     """Return a vector for each text; raise `NoEmbedding`."""
     body = orjson.dumps({"model": model, "input": [*texts], "encoding_format": "float"})
-    heard = await asker.post("/v1/embeddings", body)
-    if heard.status != 200:
-        raise NoEmbedding(heard)
+    reply = await asker.post("/v1/embeddings", body)
+    if reply.status != 200:
+        raise NoEmbedding(reply)
     try:
-        said = orjson.loads(heard.body)
+        payload = orjson.loads(reply.body)
     except orjson.JSONDecodeError:
-        said = None
-    match said:
+        payload = None
+    match payload:
         case {"data": [*rows]} if len(rows) == len(texts):
             try:
                 return [[float(n) for n in row["embedding"]] for row in rows]
@@ -170,16 +170,16 @@ async def embeddings(asker: Asker, model: str, texts: Sequence[str]) -> list[lis
     raise NoEmbedding(NodeAnswer(502), "the model's answer holds no embeddings")
 
 
-def _said(heard: NodeAnswer) -> str:
+def _said(reply: NodeAnswer) -> str:
     """Return the reason why the node returned no embedding."""
     try:
-        said = orjson.loads(heard.body)
+        payload = orjson.loads(reply.body)
     except orjson.JSONDecodeError:
-        said = None
-    match said:
+        payload = None
+    match payload:
         case {"error": {"message": str(message)}}:
             return f"no embedding: {message}"
-    return f"no embedding: status {heard.status}"
+    return f"no embedding: status {reply.status}"
 
 
 def chunks(text: str, size: int, overlap: int) -> Iterator[str]:
@@ -191,8 +191,8 @@ def chunks(text: str, size: int, overlap: int) -> Iterator[str]:
         if end < len(text):
             space = max(text.rfind(" ", end - _NEAR, end), text.rfind("\n", end - _NEAR, end))
             end = space if space > begin else end
-        if found := text[begin:end].strip():
-            yield found
+        if chunk := text[begin:end].strip():
+            yield chunk
         if end >= len(text):
             return
         # If a chunk was shortened to end between words, the next one begins at its end at the latest.

@@ -32,17 +32,17 @@ class SqliteVectors:
         """Return Unix time in seconds."""
         return time.time()
 
-    def rows(self, asked: str, values: Values = ()) -> list[Row]:
+    def rows(self, statement: str, values: Values = ()) -> list[Row]:
         """Run a statement, and return its rows."""
         try:
-            return list(self._connection.execute(asked, tuple(values)))
+            return list(self._connection.execute(statement, tuple(values)))
         except apsw.Error as error:
             raise DatabaseError(str(error)) from error
 
-    def change(self, asked: str, values: Values = ()) -> int:
+    def change(self, statement: str, values: Values = ()) -> int:
         """Run a statement, and return how many rows it changed."""
         before = self._connection.total_changes()
-        self.rows(asked, values)
+        self.rows(statement, values)
         return self._connection.total_changes() - before
 
     @contextmanager
@@ -72,10 +72,10 @@ class SqliteVectors:
         inside = "SELECT id FROM text WHERE store = ? AND file = ?"
         self.rows(f"DELETE FROM near_{size} WHERE rowid IN ({inside})", (store, file))  # noqa: S608
 
-    def nearest(self, store: int, size: int, vector: bytes, most: int) -> list[tuple[int, float]]:
+    def nearest(self, store: int, size: int, vector: bytes, limit: int) -> list[tuple[int, float]]:
         """Return the numbers of the nearest texts, each with its distance: 1 minus the cosine."""
-        asked = f"SELECT rowid, distance FROM near_{size} WHERE vector MATCH ? AND store = ? AND k = ? ORDER BY distance"  # noqa: S608
+        statement = f"SELECT rowid, distance FROM near_{size} WHERE vector MATCH ? AND store = ? AND k = ? ORDER BY distance"  # noqa: S608
         return [
             (row[0], 1.0 if row[1] is None else row[1])
-            for row in self.rows(asked, (vector, store, most))
+            for row in self.rows(statement, (vector, store, limit))
         ]

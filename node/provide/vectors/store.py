@@ -58,7 +58,7 @@ class VectorDatabase(Database, Protocol):
     def drop_vectors(self, store: int, size: int, file: str) -> None:
         """Delete the vectors of a file's texts."""
 
-    def nearest(self, store: int, size: int, vector: bytes, most: int) -> list[tuple[int, float]]:
+    def nearest(self, store: int, size: int, vector: bytes, limit: int) -> list[tuple[int, float]]:
         """Return the numbers of the nearest texts, each with its distance: 1 minus the cosine."""
 
 
@@ -113,8 +113,8 @@ class VectorStore:
     def add(self, id_: str, now: int, name: str, model: str, metadata: Mapping[str, Any]) -> None:
         """Create a store, unless it exists."""
         row = (id_, now, now, name, model, orjson.dumps(metadata).decode())
-        asked = "INSERT INTO store (id, created_at, active_at, name, model, metadata) VALUES (?, ?, ?, ?, ?, ?)"
-        self._database.change(f"{asked} ON CONFLICT DO NOTHING", row)
+        statement = "INSERT INTO store (id, created_at, active_at, name, model, metadata) VALUES (?, ?, ?, ?, ?, ?)"
+        self._database.change(f"{statement} ON CONFLICT DO NOTHING", row)
 
     def change(self, id_: str, name: str, metadata: Mapping[str, Any]) -> None:
         """Change a store's name and metadata."""
@@ -127,16 +127,16 @@ class VectorStore:
 
     def find(self, id_: str) -> dict[str, Any] | None:
         """Return a store in OpenAI's shape, with the model of its embeddings, `None` if there is none."""
-        asked = (
+        statement = (
             "SELECT number, created_at, active_at, name, model, metadata FROM store WHERE id = ?"
         )
-        rows = self._database.rows(asked, (id_,))
+        rows = self._database.rows(statement, (id_,))
         if not rows:
             return None
         number, created, active, name, model, metadata = rows[0]
         counts = self._counts("store = ?", (number,))
-        asked = "SELECT coalesce(sum(length(text)), 0) FROM text WHERE store = ?"
-        (size,) = self._database.rows(asked, (number,))[0]
+        statement = "SELECT coalesce(sum(length(text)), 0) FROM text WHERE store = ?"
+        (size,) = self._database.rows(statement, (number,))[0]
         return {
             "id": id_,
             "object": "vector_store",
@@ -169,15 +169,15 @@ class VectorStore:
         batch: str = "",
     ) -> None:
         """Add files, given by id and name, to a store; they are indexed in the background."""
-        said = orjson.dumps(attributes).decode()
+        encoded = orjson.dumps(attributes).decode()
         with self._database.transaction():
             for file, name in files:
                 self._leave(id_, file)
-                asked = (
+                statement = (
                     "INSERT INTO member (store, file, created_at, name, status, batch, attributes, chunk, overlap) "
                     "SELECT number, ?, ?, ?, 'in_progress', ?, ?, ?, ? FROM store WHERE id = ?"
                 )
-                self._database.change(asked, (file, now, name, batch, said, *chunk, id_))
+                self._database.change(statement, (file, now, name, batch, encoded, *chunk, id_))
 
     def leave(self, id_: str, file: str) -> None:
         """Remove a file from a store."""
@@ -186,11 +186,11 @@ class VectorStore:
 
     def members(self, id_: str, batch: str = "") -> list[dict[str, Any]]:
         """Return the files of a store, or of one of its batches, the newest first, in OpenAI's shape."""
-        asked = (
+        statement = (
             "SELECT file, m.created_at, status, error, attributes, chunk, overlap FROM member m JOIN store ON store = number "
             "WHERE id = ? AND (? = '' OR batch = ?) ORDER BY m.created_at DESC, m.rowid DESC"
         )
-        return [_member(id_, row) for row in self._database.rows(asked, (id_, batch, batch))]
+        return [_member(id_, row) for row in self._database.rows(statement, (id_, batch, batch))]
 
     def counts_of_batch(self, batch: str) -> dict[str, int]:
         """Return the number of a batch's files by state."""
@@ -198,25 +198,25 @@ class VectorStore:
 
     def cancel(self, batch: str) -> None:
         """Cancel the files of a batch that are not indexed yet, and delete their texts."""
-        asked = (
+        statement = (
             "UPDATE member SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress' "
             "RETURNING (SELECT id FROM store WHERE number = member.store), file"
         )
         with self._database.transaction():
-            for id_, file in self._database.rows(asked, (batch,)):
+            for id_, file in self._database.rows(statement, (batch,)):
                 self._forget(id_, file)
 
     def waiting(self, now: float, paused: Sequence[str] = ()) -> Member | None:
         """Lease the oldest file that is to be indexed, of a model that is not paused; return `None` if there is none."""
         other = f"AND model NOT IN ({', '.join('?' * len(paused))})" if paused else ""
-        asked = (
+        statement = (
             "SELECT id, file, model, chunk, overlap FROM member JOIN store ON store = number "  # noqa: S608
             f"WHERE status = 'in_progress' AND (until <= ? OR owner = ?) {other} ORDER BY member.rowid LIMIT 1"
         )
         # Only the member's row is locked, not its store, which may be searched meanwhile.
         unlocked = "FOR UPDATE OF member SKIP LOCKED" if self._database.shared else ""
         with self._database.transaction():
-            rows = self._database.rows(f"{asked} {unlocked}", (now, self._owner, *paused))
+            rows = self._database.rows(f"{statement} {unlocked}", (now, self._owner, *paused))
             if not rows:
                 return None
             member = Member(*rows[0])
@@ -226,19 +226,19 @@ class VectorStore:
 
     def put_off(self, member: Member, due: float) -> None:
         """Free a file to be indexed again, not before `due`."""
-        asked = f"UPDATE member SET owner = '', until = ? WHERE file = ? AND store = {_STORE} AND owner = ?"  # noqa: S608
-        self._database.change(asked, (due, member.file, member.store, self._owner))
+        statement = f"UPDATE member SET owner = '', until = ? WHERE file = ? AND store = {_STORE} AND owner = ?"  # noqa: S608
+        self._database.change(statement, (due, member.file, member.store, self._owner))
 
     def settle(self, member: Member, error: str = "") -> None:
         """Mark a file as indexed, or as failed with an error."""
-        asked = (
+        statement = (
             f"UPDATE member SET status = ?, error = ? WHERE file = ? AND store = {_STORE} "  # noqa: S608
             "AND status = 'in_progress' AND owner IN ('', ?)"
         )
         status = "failed" if error else "completed"
         with self._database.transaction():
             settled = self._database.change(
-                asked, (status, error, member.file, member.store, self._owner)
+                statement, (status, error, member.file, member.store, self._owner)
             )
             if error and settled:
                 self._forget(member.store, member.file)
@@ -255,8 +255,10 @@ class VectorStore:
         """Add texts of a file; raise `WrongVector`, or `Superseded` if the file is gone or another provider has it."""
         with self._database.transaction():
             self._hold(member, now)
-            asked = f"SELECT number, size FROM store WHERE id = ? {self._database.words['locked']}"  # noqa: S608
-            number, size = self._database.rows(asked, (member.store,))[0]
+            statement = (
+                f"SELECT number, size FROM store WHERE id = ? {self._database.words['locked']}"  # noqa: S608
+            )
+            number, size = self._database.rows(statement, (member.store,))[0]
             for text, vector in zip(texts, vectors, strict=True):
                 size = size or len(vector)
                 if len(vector) != size or not 0 < size <= MAX_DIMENSIONS:
@@ -269,14 +271,14 @@ class VectorStore:
     def texts(self, id_: str, file: str = "", *, newest: int = 0) -> list[str]:
         """Return the texts of a file in order, or the newest texts of a store."""
         order = "DESC" if newest else "ASC"
-        asked = (
+        statement = (
             "SELECT text FROM text WHERE store = (SELECT number FROM store WHERE id = ?) AND (? = '' OR file = ?) "  # noqa: S608
             f"ORDER BY id {order} LIMIT ?"
         )
-        return [row[0] for row in self._database.rows(asked, (id_, file, file, newest or _ALL))]
+        return [row[0] for row in self._database.rows(statement, (id_, file, file, newest or _ALL))]
 
     def search(
-        self, id_: str, vector: Sequence[float], now: int, most: int = MAX_NEAREST
+        self, id_: str, vector: Sequence[float], now: int, limit: int = MAX_NEAREST
     ) -> list[FoundText]:
         """Return the texts nearest to a vector, the nearest first; raise `WrongVector` or `NoStore`."""
         stores = self._database.rows("SELECT number, size FROM store WHERE id = ?", (id_,))
@@ -288,23 +290,25 @@ class VectorStore:
             return []
         if len(vector) != size:
             raise WrongVector(f"an embedding has {len(vector):,} numbers, not {size:,}")
-        near = self._database.nearest(number, size, _packed(vector), min(most, MAX_NEAREST))
+        near = self._database.nearest(number, size, _packed(vector), min(limit, MAX_NEAREST))
         if not near:
             return []
-        asked = (
+        statement = (
             "SELECT t.id, t.file, name, attributes, text FROM text t JOIN member m ON m.store = t.store AND m.file = t.file "  # noqa: S608
             f"WHERE t.id IN ({', '.join('?' * len(near))})"
         )
-        rows = {row[0]: row[1:] for row in self._database.rows(asked, [id_ for id_, _ in near])}
+        rows = {row[0]: row[1:] for row in self._database.rows(statement, [id_ for id_, _ in near])}
         return [_found(rows[id_], distance) for id_, distance in near if id_ in rows]
 
     def _hold(self, member: Member, now: float) -> None:
         """Renew the lease of a file; raise `Superseded`, also if the file was cancelled."""
-        held = (
+        statement = (
             f"UPDATE member SET until = ? WHERE file = ? AND owner IN ('', ?) AND store = {_STORE} "  # noqa: S608
             "AND status = 'in_progress'"
         )
-        if not self._database.change(held, (now + LEASE, member.file, self._owner, member.store)):
+        if not self._database.change(
+            statement, (now + LEASE, member.file, self._owner, member.store)
+        ):
             raise Superseded(member.file)
 
     def _leave(self, id_: str, file: str) -> None:
@@ -321,11 +325,12 @@ class VectorStore:
             self._database.drop_vectors(number, size, file)
             self._database.change("DELETE FROM text WHERE store = ? AND file = ?", (number, file))
 
-    def _counts(self, where: str, values: tuple[Any, ...]) -> dict[str, int]:
-        asked = f"SELECT status, count(*) FROM member WHERE {where} GROUP BY status"  # noqa: S608
-        found = {status: count for status, count in self._database.rows(asked, values)}  # noqa: C416 (typed)
+    def _counts(self, condition: str, values: tuple[Any, ...]) -> dict[str, int]:
+        statement = f"SELECT status, count(*) FROM member WHERE {condition} GROUP BY status"  # noqa: S608
+        by_status = {status: count for status, count in self._database.rows(statement, values)}  # noqa: C416 (typed)
         counts = {
-            name: found.get(name, 0) for name in ("in_progress", "completed", "failed", "cancelled")
+            name: by_status.get(name, 0)
+            for name in ("in_progress", "completed", "failed", "cancelled")
         }
         return {**counts, "total": sum(counts.values())}
 

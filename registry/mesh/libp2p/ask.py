@@ -71,10 +71,10 @@ class QuestionStreams:
     async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
         """Ask a peer a question; raise `PeerUnreachable` when no answer comes within `timeout` seconds."""
         with as_unreachable(f"{peer} gave no answer"), trio.fail_after(timeout):
-            if (kept := self._take(peer)) is not None:
+            if (idle := self._take(peer)) is not None:
                 # The peer may have closed it at this moment. Asking a question twice does no harm.
                 with suppress(StreamEOF, StreamClosed):
-                    return await self._ask_over(peer, kept, question)
+                    return await self._ask_over(peer, idle, question)
             opened = await self._host.new_stream(ID.from_string(peer), [ASK])
             return await self._ask_over(peer, opened, question)
 
@@ -87,21 +87,21 @@ class QuestionStreams:
                     await _close(stream)
 
     def _take(self, peer: PeerId) -> INetStream | None:
-        kept = self._idle.get(peer, [])
-        for entry in reversed(kept):
+        entries = self._idle.get(peer, [])
+        for entry in reversed(entries):
             if not _is_closed(entry[1]):
-                kept.remove(entry)
+                entries.remove(entry)
                 return entry[1]
         return None
 
     def _take_expired(self, now: float) -> list[INetStream]:
-        over = []
-        for peer, kept in self._idle.items():
-            old = [e for e in kept if now - e[0] >= IDLE_SECONDS or _is_closed(e[1])]
-            self._idle[peer] = [entry for entry in kept if entry not in old]
-            over += [stream for _, stream in old]
-        self._idle = {peer: kept for peer, kept in self._idle.items() if kept}
-        return over
+        expired = []
+        for peer, entries in self._idle.items():
+            old = [e for e in entries if now - e[0] >= IDLE_SECONDS or _is_closed(e[1])]
+            self._idle[peer] = [entry for entry in entries if entry not in old]
+            expired += [stream for _, stream in old]
+        self._idle = {peer: entries for peer, entries in self._idle.items() if entries}
+        return expired
 
     async def _ask_over(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
         async with AsyncExitStack() as failure:
@@ -109,9 +109,9 @@ class QuestionStreams:
             await _send(stream, question)
             answer = await _receive(stream)
             failure.pop_all()
-        kept = self._idle.setdefault(peer, [])
-        if len(kept) < KEPT_PER_PEER:
-            kept.append((trio.current_time(), stream))
+        entries = self._idle.setdefault(peer, [])
+        if len(entries) < KEPT_PER_PEER:
+            entries.append((trio.current_time(), stream))
         else:
             await _close(stream)
         return answer
@@ -134,7 +134,7 @@ class Questions:
         self._idle: Counter[PeerId] = Counter()
 
     @property
-    def standing(self) -> int:
+    def idle_stream_count(self) -> int:
         """Number of idle streams, kept until their peer asks again."""
         return self._idle.total()
 
@@ -223,10 +223,10 @@ async def _receive(stream: INetStream) -> bytes:
     return await read_exactly(stream, await _receive_size(stream, MAX_ANSWER_BYTES))
 
 
-async def _receive_size(stream: INetStream, most: int) -> int:
+async def _receive_size(stream: INetStream, limit: int) -> int:
     size: int
     (size,) = _LENGTH.unpack(await read_exactly(stream, _LENGTH.size))
-    if size > most:
+    if size > limit:
         raise _BeyondLimit(f"the peer announced {size} bytes")
     return size
 
@@ -253,8 +253,8 @@ def _is_closed(stream: INetStream) -> bool:
 
 
 @contextmanager
-def _within(counts: Counter[PeerId], peer: PeerId, most: int) -> Iterator[None]:
-    if counts[peer] >= most:
-        raise _BeyondLimit(f"{most} streams of this peer are open")
+def _within(counts: Counter[PeerId], peer: PeerId, limit: int) -> Iterator[None]:
+    if counts[peer] >= limit:
+        raise _BeyondLimit(f"{limit} streams of this peer are open")
     with holding(counts, peer):
         yield

@@ -72,8 +72,10 @@ class Circuits:
         with as_unreachable(f"{relay} is not a relay"), trio.fail_after(MESSAGE_SECONDS):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
             try:
-                own = Peer(id=self._host.get_id().to_bytes())
-                await write_delimited_msg(stream, HopMessage(type=HopMessage.RESERVE, peer=own))
+                own_peer = Peer(id=self._host.get_id().to_bytes())
+                await write_delimited_msg(
+                    stream, HopMessage(type=HopMessage.RESERVE, peer=own_peer)
+                )
                 reply = await read_message(stream, HopMessage)
             finally:
                 await reset(stream)
@@ -88,8 +90,8 @@ class Circuits:
             async with AsyncExitStack() as failure:
                 failure.push_async_callback(reset, stream)
                 target = ID.from_string(peer)
-                asked = HopMessage(type=HopMessage.CONNECT, peer=Peer(id=target.to_bytes()))
-                await write_delimited_msg(stream, asked)
+                request = HopMessage(type=HopMessage.CONNECT, peer=Peer(id=target.to_bytes()))
+                await write_delimited_msg(stream, request)
                 _require(await read_message(stream, HopMessage))
                 # The library applies the swarm key to inbound connections, but to outbound ones only if it dialled them.
                 raw: Any = self._end(stream, relay, peer, initiator=True)
@@ -106,10 +108,10 @@ class Circuits:
         try:
             with as_unreachable("the relay closed the stream"):
                 with trio.fail_after(MESSAGE_SECONDS):
-                    asked = await read_message(stream, StopMessage)
+                    request = await read_message(stream, StopMessage)
                 # Noise authenticates the asker later. The id that the relay states is displayed, and at most admits a circuit.
-                asker = PeerId(str(ID(asked.peer.id)))
-                if asked.type != StopMessage.CONNECT:
+                asker = PeerId(str(ID(request.peer.id)))
+                if request.type != StopMessage.CONNECT:
                     await _answer(stream, Status.UNEXPECTED_MESSAGE)
                 elif relay in self.relays:
                     await self._accept(stream, relay, asker)

@@ -37,7 +37,7 @@ _RECONSIDER_SECONDS = 15.0
 class ManagedNode(Protocol):
     """A node whose connections are managed."""
 
-    def members(self) -> set[PeerId]:
+    def topic_peers(self) -> set[PeerId]:
         """Return the connected peers that speak our topic."""
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -86,7 +86,7 @@ class Introducer:
         """Return the source that claims a peer, if any."""
         return self._strangers.origin(peer)
 
-    def failed(self, peer: PeerId) -> None:
+    def note_failure(self, peer: PeerId) -> None:
         """Note that a stranger did not answer."""
         self._strangers.refuse(peer, trio.current_time())
         self._changed()
@@ -95,11 +95,11 @@ class Introducer:
         """Wait until a dialled stranger subscribes to our topic; disconnect it when it does not in time."""
         with trio.move_on_after(PROOF_SECONDS) as patience:
             # Polled: the library does not report subscriptions.
-            while peer not in self._node.members():  # noqa: ASYNC110
+            while peer not in self._node.topic_peers():  # noqa: ASYNC110
                 await trio.sleep(_POLL)
             self._strangers.accept(peer)
         if patience.cancelled_caught:
-            self.failed(peer)
+            self.note_failure(peer)
             await self._node.disconnect(peer)
 
     async def reconsider_forever(self) -> None:
@@ -113,7 +113,7 @@ class Introducer:
         """Close inbound connections whose peer never subscribed to our topic: kept, they would count as peers."""
         now = trio.current_time()
         for caller in self._watch.callers():
-            if now - caller.came >= CALLER_SECONDS and caller.peer not in self._node.members():
+            if now - caller.came >= CALLER_SECONDS and caller.peer not in self._node.topic_peers():
                 await self._node.disconnect(caller.peer)
 
 
@@ -149,14 +149,14 @@ class Eviction:
     def _in_excess(self) -> list[PeerId]:
         callers = self._watch.callers()
         chosen = len(self._watch.peers()) - len(callers)
-        found = find_excess(
+        excess = find_excess(
             [caller for caller in callers if caller.peer not in self._leaving],
             trio.current_time(),
-            places=max(self._settings.max_connections - chosen, 0),
+            capacity=max(self._settings.max_connections - chosen, 0),
             per_address=self._settings.max_connections_per_address,
             knows=self._delegate.knows,
         )
-        return list(found)
+        return list(excess)
 
     async def _part(self, peer: PeerId) -> None:
         self._delegate.note_refusal(CONNECTIONS_REFUSED)
@@ -197,12 +197,12 @@ class ConnectionManager:
         self._kept: tuple[str, ...] = ()
         self._strangers = Introducer(strangers, node, watch, changed=self._update_targets)
 
-    def pin(self, addresses: tuple[str, ...]) -> None:
+    def set_bootstrap(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses."""
         self._bootstrap = addresses
         self._update_targets()
 
-    def keep(self, addresses: tuple[str, ...]) -> None:
+    def set_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that come from records."""
         self._kept = addresses
         self._update_targets()
@@ -221,11 +221,11 @@ class ConnectionManager:
             while True:
                 before, connected, now = connected, self._watch.peers(), trio.current_time()
                 for peer in before - connected:
-                    self._dialer.lost(peer, now, relay=peer in relays)
+                    self._dialer.note_lost(peer, now, relay=peer in relays)
                     self._origins.pop(peer, None)
                 for peer in connected - before:
                     self._dialer.note_connected(peer, self._watch.host_of(peer))
-                for target in self._dialer.due(connected | dialling, now):
+                for target in self._dialer.due_targets(connected | dialling, now):
                     dialling.add(target.peer)
                     self._nursery.start_soon(self._dial_target, target, dialling)
                 # Read before anything changes: a relay that is gone is no longer listed.
@@ -234,7 +234,7 @@ class ConnectionManager:
                     await self._watch.changed.wait()
 
     def _update_targets(self) -> None:
-        self._dialer.aim(self._bootstrap, (*self._kept, *self._strangers.addresses()))
+        self._dialer.set_targets(self._bootstrap, (*self._kept, *self._strangers.addresses()))
 
     async def _dial_target(self, target: DialTarget, dialling: set[PeerId]) -> None:
         origin = self._origin_of(target)
@@ -249,9 +249,9 @@ class ConnectionManager:
             _log.debug("could not dial %s: %s", target.peer, error.reasons)
             if target.bootstrap:
                 self._delegate.note_failures(error.reasons)
-            self._dialer.failed(target.peer, trio.current_time())
+            self._dialer.note_failure(target.peer, trio.current_time())
             if origin in STRANGE:
-                self._strangers.failed(target.peer)
+                self._strangers.note_failure(target.peer)
         finally:
             dialling.discard(target.peer)
 

@@ -106,20 +106,20 @@ class Dialer:
     _met: dict[str, None] = field(default_factory=dict)
     _tried: dict[str, float] = field(default_factory=dict)
 
-    def aim(self, bootstrap: Collection[str], kept: Collection[str]) -> None:
+    def set_targets(self, bootstrap: Collection[str], neighbours: Collection[str]) -> None:
         """Replace the candidates; addresses that name no peer, or this node, are left out."""
-        found: dict[PeerId, DialTarget] = {}
-        for address in dict.fromkeys((*bootstrap, *kept)):
+        targets: dict[PeerId, DialTarget] = {}
+        for address in dict.fromkeys((*bootstrap, *neighbours)):
             peer = peer_in(address)
             if not peer or peer == self.own:
                 continue
-            known = found.get(peer, DialTarget(peer, (), bootstrap=False))
-            is_bootstrap = known.bootstrap or address in bootstrap
-            found[peer] = DialTarget(peer, (*known.addresses, address), is_bootstrap)
-        self._targets = found
-        self._pauses = {peer: pause for peer, pause in self._pauses.items() if peer in found}
+            target = targets.get(peer, DialTarget(peer, (), bootstrap=False))
+            is_bootstrap = target.bootstrap or address in bootstrap
+            targets[peer] = DialTarget(peer, (*target.addresses, address), is_bootstrap)
+        self._targets = targets
+        self._pauses = {peer: pause for peer, pause in self._pauses.items() if peer in targets}
 
-    def due(self, connected: Collection[PeerId], now: float) -> list[DialTarget]:
+    def due_targets(self, connected: Collection[PeerId], now: float) -> list[DialTarget]:
         """Return the targets to dial now: enough to reach `degree`, bootstrap peers first; at `degree`, the missed ones."""
         missing = self.degree - len(connected)
         if missing <= 0:
@@ -144,13 +144,13 @@ class Dialer:
             if peer not in connected and (target.bootstrap or self._is_missed(target))
         ]
 
-    def failed(self, peer: PeerId, now: float) -> None:
+    def note_failure(self, peer: PeerId, now: float) -> None:
         """Note a failed dial; the next one waits longer."""
         pause = self._pauses.setdefault(peer, _Pause(now, 0.0, now))
         pause.since, pause.chance = now, self.rng.random()
         pause.failures += 1
 
-    def lost(self, peer: PeerId, now: float, *, relay: bool = False) -> None:
+    def note_lost(self, peer: PeerId, now: float, *, relay: bool = False) -> None:
         """Note that a connection ended: its peer is dialled again after `redial`. `relay`: it held a reservation for us."""
         self._pauses[peer] = _Pause(now, self.rng.random(), now, had=True, relay=relay)
 
@@ -160,7 +160,7 @@ class Dialer:
         If it was missed, the pauses of other lost peers become short again: they may be back as well.
         """
         if host:
-            put_newest(self._met, host, None, most=MAX_HOSTS)
+            put_newest(self._met, host, None, limit=MAX_HOSTS)
         pause = self._pauses.pop(peer, None)
         if pause and pause.had and pause.failures:
             for other in self._pauses.values():
@@ -192,7 +192,7 @@ class Dialer:
             return True
         if now - self._tried.get(host, float("-inf")) < HOST_PAUSE:
             return False
-        put_newest(self._tried, host, now, most=MAX_HOSTS)
+        put_newest(self._tried, host, now, limit=MAX_HOSTS)
         return True
 
     def _is_missed(self, target: DialTarget) -> bool:
@@ -243,16 +243,16 @@ class Dials:
     async def dial(self, address: str) -> PeerId:
         """Connect to the peer that an address ends in; raise `PeerUnreachable`."""
         with as_unreachable(f"{address!r} cannot be dialled"):
-            where, _, last = address.rpartition("/p2p/")
+            base, _, last = address.rpartition("/p2p/")
             target = ID.from_string(last)
-            if not where or target == self._host.get_id():
+            if not base or target == self._host.get_id():
                 raise PeerUnreachable("this address is this node's own, or invalid")
             self._accepted.discard(last)
             peer = PeerId(str(target))
-            if where.endswith(_CIRCUIT):
-                await self._dial_through(where.removesuffix(_CIRCUIT), peer)
+            if base.endswith(_CIRCUIT):
+                await self._dial_through(base.removesuffix(_CIRCUIT), peer)
             else:
-                await self._dial_directly(target, peer, Multiaddr(where))
+                await self._dial_directly(target, peer, Multiaddr(base))
             return peer
 
     async def dial_in_turn(self, addresses: Sequence[str], timeout: float) -> str:
@@ -287,12 +287,12 @@ class Dials:
     def _note_accepted(
         self, upgrade: Callable[..., Awaitable[Any]]
     ) -> Callable[..., Awaitable[Any]]:
-        async def upgrade_and_note(raw: Any, peer: ID, *others: Any) -> Any:
+        async def upgrade_and_note(raw: Any, peer: ID, *positional: Any) -> Any:
             self._accepted.add(str(peer))
             if str(peer) in self._patience:
                 scope, ends = self._patience[str(peer)]
                 scope.deadline = ends
-            return await upgrade(raw, peer, *others)
+            return await upgrade(raw, peer, *positional)
 
         return upgrade_and_note
 
@@ -327,12 +327,12 @@ class Dials:
             else type(causes[-1]).__name__
         )
 
-    def _wrong_peer_text(self, said: str) -> str:
-        found = _ANSWERER.search(said)
-        if found and found[1] == str(self._host.get_id()):
+    def _wrong_peer_text(self, error_text: str) -> str:
+        match = _ANSWERER.search(error_text)
+        if match and match[1] == str(self._host.get_id()):
             return "this node itself answers there, but the address names another"
-        who = f", {found[1]}" if found else ""
-        return f"wrong peer id: another node answers there{who}"
+        other = f", {match[1]}" if match else ""
+        return f"wrong peer id: another node answers there{other}"
 
     async def _dial_directly(self, target: ID, peer: PeerId, address: Multiaddr) -> None:
         network: Any = self._host.get_network()
@@ -359,11 +359,11 @@ async def _numeric(address: str, timeout: float) -> tuple[str, ...]:
 
     The library would give all of them one time limit together: one that is silent would hide the others.
     """
-    found: Sequence[Multiaddr] = ()
+    resolved: Sequence[Multiaddr] = ()
     if address.startswith("/dns") and _CIRCUIT not in address:
         with ignore_errors(), trio.move_on_after(timeout):
-            found = await DNSResolver().resolve(Multiaddr(address))
-    return tuple(map(str, found[:MAX_NUMERIC])) or (address,)
+            resolved = await DNSResolver().resolve(Multiaddr(address))
+    return tuple(map(str, resolved[:MAX_NUMERIC])) or (address,)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

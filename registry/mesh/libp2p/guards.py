@@ -70,8 +70,8 @@ RENEWED = 60.0
 class Callers:
     """Counter of inbound connections, by address; time is an argument."""
 
-    def __init__(self, *, most: int, per_address: int) -> None:
-        self._most = most
+    def __init__(self, *, limit: int, per_address: int) -> None:
+        self._most = limit
         self._per_address = per_address
         self._open: Counter[str] = Counter()
         self._pace = RateLimit(rate=per_address / RENEWED, burst=2 * per_address)
@@ -121,11 +121,13 @@ class HardenedGossipSub(GossipSub):
     def _prune_pending_messages(self, peer_id: ID) -> None:
         # For each message, the library copies these lists of all subscribed peers that accept no stream, and logs a warning
         # for each: with 250 such peers, three tenths of the thread's time went there.
-        waiting = self._pending_messages.get(peer_id, [])
+        pending = self._pending_messages.get(peer_id, [])
         oldest = time.time() - self._pending_messages_ttl
-        fresh = next((n for n, (at, _) in enumerate(waiting) if at >= oldest), len(waiting))
-        del waiting[: max(fresh, len(waiting) - self._max_pending_messages_per_peer)]
-        if not waiting:
+        fresh = next(
+            (n for n, (queued_at, _) in enumerate(pending) if queued_at >= oldest), len(pending)
+        )
+        del pending[: max(fresh, len(pending) - self._max_pending_messages_per_peer)]
+        if not pending:
             self._pending_messages.pop(peer_id, None)
 
     async def flush_pending_messages(self, peer_id: ID) -> None:
@@ -134,10 +136,10 @@ class HardenedGossipSub(GossipSub):
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
         """Send a new subscriber what waited for its subscription, then what is recent, each message once."""
         self._prune_pending_messages(peer_id)
-        waiting = self._pending_messages.pop(peer_id, [])
+        pending = self._pending_messages.pop(peer_id, [])
         pubsub: Any = self.pubsub
         recent = set(self.mcache.window(topic))
-        for _, rpc in waiting:
+        for _, rpc in pending:
             if not recent.issuperset(map(pubsub.get_message_id, rpc.publish)):
                 await pubsub.write_msg(pubsub.peers[peer_id], rpc)
         await super().send_recent_messages(peer_id, topic)
@@ -214,23 +216,23 @@ async def ping(connection: INetConn, timeout: float) -> bool:
 
 
 @contextmanager
-def as_unreachable(what: str) -> Iterator[None]:
+def as_unreachable(message: str) -> Iterator[None]:
     """Turn any exception of libp2p while it deals with one peer into `PeerUnreachable`; let a `MeshError` pass."""
     try:
         yield
     except MeshError:
         raise
     except Exception as error:
-        raise PeerUnreachable(f"{what}: {type(error).__name__}") from error
+        raise PeerUnreachable(f"{message}: {type(error).__name__}") from error
 
 
 @contextmanager
-def as_value_error(what: str) -> Iterator[None]:
+def as_value_error(message: str) -> Iterator[None]:
     """Turn any exception of libp2p while it reads untrusted bytes into `ValueError`."""
     try:
         yield
     except Exception as error:
-        raise ValueError(f"{what}: {type(error).__name__}") from error
+        raise ValueError(f"{message}: {type(error).__name__}") from error
 
 
 async def read_message(stream: INetStream, kind: type[_M]) -> _M:
@@ -246,10 +248,10 @@ async def read_message(stream: INetStream, kind: type[_M]) -> _M:
 
 
 class OpenRequests:
-    """Requests that peers have begun, at most `most`. For a further one, the oldest of the peer that has most is given up."""
+    """Requests that peers have begun, at most `limit`. For a further one, the oldest of the peer that has most is given up."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self._peers: dict[trio.CancelScope, str] = {}
 
     @property
@@ -371,11 +373,11 @@ def _counting(
     async def count_and_upgrade(raw: Any, *positional: Any) -> Any:
         # Before the handshake: the library checks its limits only after that cost, and never checks addresses.
         address, *_ = raw.get_remote_address() or ("",)
-        if why := callers.enter(address, trio.current_time()):
+        if reason := callers.enter(address, trio.current_time()):
             delegate.note_refusal(CONNECTIONS_REFUSED)
-            _log.warning("refused a connection: %s", why)
+            _log.warning("refused a connection: %s", reason)
             await raw.close()
-            raise ConnectionResetError(why)
+            raise ConnectionResetError(reason)
         try:
             return await upgrade(raw, *positional)
         finally:

@@ -123,9 +123,9 @@ class HardenedPubsub(library.Pubsub):
         self,
         *positional: Any,
         delegate: Delegate,
-        **named: Any,
+        **keywords: Any,
     ) -> None:
-        super().__init__(*positional, **named)
+        super().__init__(*positional, **keywords)
         self._delegate = delegate
         self._forwarders: dict[int, ID] = {}
         self._delivered: set[int] = set()
@@ -157,9 +157,9 @@ class HardenedPubsub(library.Pubsub):
         """Read until the peer ends the stream; raise any error that its bytes cause."""
         peer = stream.muxed_conn.peer_id
         while self.manager.is_running:
-            said = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
+            data = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
             rpc = rpc_pb2.RPC()
-            rpc.ParseFromString(said)
+            rpc.ParseFromString(data)
             await self._take(rpc, peer)
 
     async def _take(self, rpc: rpc_pb2.RPC, peer: ID) -> None:
@@ -179,8 +179,8 @@ class HardenedPubsub(library.Pubsub):
 
     async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
         """Take a message in; one that libp2p rejects is an offence of the peer that forwarded it."""
-        ours = msg_forwarder == self.my_id
-        if not ours and (self._is_msg_seen(msg) or not self._passes(msg_forwarder, msg)):
+        is_own = msg_forwarder == self.my_id
+        if not is_own and (self._is_msg_seen(msg) or not self._passes(msg_forwarder, msg)):
             return
         self._forwarders[id(msg)] = msg_forwarder
         believed = False
@@ -190,7 +190,7 @@ class HardenedPubsub(library.Pubsub):
         finally:
             self._delivered.discard(id(msg))
             del self._forwarders[id(msg)]
-        if not believed and not ours:
+        if not believed and not is_own:
             self._offended(msg_forwarder)
 
     def notify_subscriptions(self, publish_message: rpc_pb2.Message) -> None:
@@ -315,9 +315,9 @@ def make_host(
         psk=swarm_key,
         disable_identify_address_discovery=True,
     )
-    most = settings.max_connections + SPARE
+    limit = settings.max_connections + SPARE
     per_address = settings.max_connections_per_address + SPARE_OF_ONE
-    callers = Callers(most=most, per_address=per_address)
+    callers = Callers(limit=limit, per_address=per_address)
     guard(host, callers, delegate)
     # No retries: the redial loop makes better use of that time.
     network: Any = host.get_network()

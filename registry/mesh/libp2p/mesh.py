@@ -152,22 +152,22 @@ class LibP2PMesh:
             return await self.thread.call(self._running_node().protocols, peer)
         return ()
 
-    def pin(self, addresses: tuple[str, ...]) -> None:
+    def set_bootstrap(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer."""
         self._plan = replace(self._plan, bootstrap=addresses)
-        self._failures = {a: why for a, why in self._failures.items() if a in addresses}
+        self._failures = {a: reason for a, reason in self._failures.items() if a in addresses}
         if self._node is not None:
-            self.thread.post(self._node.connections.pin, addresses)
+            self.thread.post(self._node.connections.set_bootstrap, addresses)
 
-    def failures(self) -> Mapping[str, str]:
+    def bootstrap_failures(self) -> Mapping[str, str]:
         """Return why bootstrap addresses did not answer at their latest dial, by address."""
         return dict(self._failures)
 
-    def keep(self, addresses: tuple[str, ...]) -> None:
+    def set_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled until `degree` peers are connected."""
         self._plan = replace(self._plan, kept=addresses)
         if self._node is not None:
-            self.thread.post(self._node.connections.keep, addresses)
+            self.thread.post(self._node.connections.set_neighbours, addresses)
 
     def addresses(self) -> tuple[str, ...]:
         """Return our own dialable multiaddrs; empty while the mesh is down."""
@@ -177,32 +177,32 @@ class LibP2PMesh:
         """Return the peers that are connected now, one entry each."""
         return self._connections
 
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Return how many frames were dropped because their reader lagged."""
         return self._inbox.dropped + self._dropped
 
-    def relaying(self) -> Mapping[str, int]:
+    def relay_counts(self) -> Mapping[str, int]:
         """Return the counters of this node's work as a relay since the mesh came up."""
-        return {} if self._node is None else dict(self._node.relaying)
+        return {} if self._node is None else dict(self._node.relay_counts)
 
-    def refused(self) -> Mapping[str, int]:
+    def refusal_counts(self) -> Mapping[str, int]:
         """Return how often something of a peer was refused, for a limit or a failed handshake, by event."""
         return dict(self._refusal_counts)
 
-    def tasks(self) -> int:
+    def task_count(self) -> int:
         """Return the number of trio tasks as of the previous call; each call has them counted for the next."""
         self.thread.post(self._count_tasks)
-        return self._tasks if self.running() else 0
+        return self._tasks if self.is_running() else 0
 
-    def standing(self) -> int:
-        """Return the number of idle streams on which peers may ask their next question, counted with `tasks`."""
-        return self._standing if self.running() else 0
+    def idle_stream_count(self) -> int:
+        """Return the number of idle streams on which peers may ask their next question, counted with `task_count`."""
+        return self._standing if self.is_running() else 0
 
     def _count_tasks(self) -> None:
         self._tasks = living_tasks()
-        self._standing = self._node.questions.standing if self._node else 0
+        self._standing = self._node.questions.idle_stream_count if self._node else 0
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether the trio run is up."""
         return self._node is not None
 
@@ -218,7 +218,7 @@ class LibP2PMesh:
             self._dropped += 1
             return
         self._sent += 1
-        self.thread.tell(self._deliver, event)
+        self.thread.post_asyncio(self._deliver, event)
 
     def note_refusal(self, event: str) -> None:
         """Count something of a peer that was refused."""
@@ -226,23 +226,23 @@ class LibP2PMesh:
 
     def note_connections(self, connections: tuple[PeerConnection, ...]) -> None:
         """Replace the connections, and report which peers joined and left."""
-        self.thread.tell(self._update_connections, connections)
+        self.thread.post_asyncio(self._update_connections, connections)
 
     def note_failures(self, reasons: Mapping[str, str]) -> None:
         """Keep why bootstrap addresses did not answer."""
-        self.thread.tell(self._keep_failures, reasons)
+        self.thread.post_asyncio(self._keep_failures, reasons)
 
     def note_addresses(self, addresses: tuple[str, ...], interfaces: tuple[str, ...]) -> None:
         """Replace our own addresses."""
-        self.thread.tell(self._keep_addresses, addresses, interfaces)
+        self.thread.post_asyncio(self._keep_addresses, addresses, interfaces)
 
     async def answer(self, asker: PeerId, question: bytes) -> bytes:
         """Answer a peer's question; raise `VisitFailed` when there is no answer."""
-        return await self.thread.visit(self._answer, asker, question)
+        return await self.thread.call_asyncio(self._answer, asker, question)
 
     async def serve(self, pipe: Pipe) -> None:
         """Serve a pipe that a peer opened; raise `VisitFailed` when that fails."""
-        await self.thread.visit(self._serve_pipe, pipe)
+        await self.thread.call_asyncio(self._serve_pipe, pipe)
 
     # These run on the asyncio side again.
 
@@ -271,7 +271,9 @@ class LibP2PMesh:
 
     def _keep_failures(self, reasons: Mapping[str, str]) -> None:
         connected = {connection.peer for connection in self._connections}
-        self._failures |= {a: why for a, why in reasons.items() if peer_in(a) not in connected}
+        self._failures |= {
+            a: reason for a, reason in reasons.items() if peer_in(a) not in connected
+        }
 
     def _keep_addresses(self, addresses: tuple[str, ...], interfaces: tuple[str, ...]) -> None:
         if self._node is not None:
@@ -283,7 +285,9 @@ class LibP2PMesh:
         # The end of a relayed connection says something about the relay, or that the connection was idle.
         relayed = {connection.peer for connection in self._connections if connection.relayed}
         self._connections = connections
-        self._failures = {a: why for a, why in self._failures.items() if peer_in(a) not in now}
+        self._failures = {
+            a: reason for a, reason in self._failures.items() if peer_in(a) not in now
+        }
         for peer in sorted(before - now - relayed):
             self._inbox.put(PeerLeft(peer))
         for peer in sorted(now - before):

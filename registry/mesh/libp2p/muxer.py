@@ -35,8 +35,8 @@ _WINDOWS = 2
 class GuardedYamux(Yamux):
     """Yamux with whole frames and with bounds. A peer that exceeds a bound loses its connection."""
 
-    def __init__(self, *positional: Any, **named: Any) -> None:
-        super().__init__(*positional, **named)
+    def __init__(self, *positional: Any, **keywords: Any) -> None:
+        super().__init__(*positional, **keywords)
         self.streams = _Streams()
         self.stream_buffers = _Buffers(self)
         self.heard = float("-inf")
@@ -135,11 +135,11 @@ def batching(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitabl
     """Wrap the library's window update so that one is sent for `WINDOW_BATCH` bytes instead of for each read."""
 
     async def _batched_window_update(self: Any, *, bytes_read: int = 0) -> None:
-        waiting = self.__dict__.get("_read_since_update", 0) + bytes_read
-        if waiting < WINDOW_BATCH and self.recv_window > self.target_recv_window // 2:
-            self._read_since_update = waiting
+        total = self.__dict__.get("_read_since_update", 0) + bytes_read
+        if total < WINDOW_BATCH and self.recv_window > self.target_recv_window // 2:
+            self._read_since_update = total
             return
         self._read_since_update = 0
-        await original(self, bytes_read=waiting)
+        await original(self, bytes_read=total)
 
     return _batched_window_update

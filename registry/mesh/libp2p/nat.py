@@ -76,12 +76,12 @@ class Dialback:
         with as_unreachable(f"{peer} does not dial back"), trio.fail_after(ASK_SECONDS):
             stream = await self._host.new_stream(ID.from_string(peer), [DIALBACK])
             try:
-                own = Message.PeerInfo(
+                own_info = Message.PeerInfo(
                     id=self._host.get_id().to_bytes(),
                     addrs=[Multiaddr(a.partition("/p2p/")[0]).to_bytes() for a in addresses],
                 )
-                asked = Message(type=Message.DIAL, dial=Message.Dial(peer=own))
-                await write_delimited_msg(stream, asked)
+                request = Message(type=Message.DIAL, dial=Message.Dial(peer=own_info))
+                await write_delimited_msg(stream, request)
                 reply = await read_message(stream, Message)
             finally:
                 await reset(stream)
@@ -92,29 +92,29 @@ class Dialback:
         """Answer one request; a peer's fault ends only this stream. Raise `ProtocolViolation` for a malformed message."""
         try:
             with as_unreachable("the caller closed the stream"), trio.fail_after(ASK_SECONDS):
-                asked = await read_message(stream, Message)
-                status, address = await self._try(stream, asked)
-                found = Message.DialResponse(status=status, addr=address)
+                request = await read_message(stream, Message)
+                status, address = await self._try(stream, request)
+                response = Message.DialResponse(status=status, addr=address)
                 await write_delimited_msg(
-                    stream, Message(type=Message.DIAL_RESPONSE, dialResponse=found)
+                    stream, Message(type=Message.DIAL_RESPONSE, dialResponse=response)
                 )
                 await stream.close()
         except PeerUnreachable as error:
             await reset(stream)
             reraise_violation(error)
 
-    async def _try(self, stream: INetStream, asked: Message) -> tuple[Any, bytes]:
+    async def _try(self, stream: INetStream, request: Message) -> tuple[Any, bytes]:
         wire: Any = stream.muxed_conn
         observed = wire.get_remote_address()
         peer = stream.muxed_conn.peer_id
-        if asked.type != Message.DIAL:
+        if request.type != Message.DIAL:
             return Message.E_BAD_REQUEST, b""
         asker = PeerId(str(peer))
         if is_relayed(wire) or not self._askers.allows(asker, trio.current_time()):
             return Message.E_DIAL_REFUSED, b""
         try:
-            with self._places.place(asker):
-                for port in islice(_ports(asked.dial.peer.addrs), PORTS):
+            with self._places.hold_place(asker):
+                for port in islice(_ports(request.dial.peer.addrs), PORTS):
                     address = Multiaddr(_multiaddr(observed[0], port))
                     if await self._reached(address, peer):
                         return Message.OK, address.to_bytes()
@@ -206,7 +206,7 @@ class Nat:
         self._dialback = Dialback(host, swarm_key)
         self._reachability = Reachability()
         self._reservations = Reservations(PeerId(str(host.get_id())))
-        self.counted = dict.fromkeys(RELAY_COUNTS, 0)
+        self.relay_counts = dict.fromkeys(RELAY_COUNTS, 0)
         self._book = RelayTable(
             RelayLimits(
                 reservations=settings.relay_reservations if settings.relay else 0,
@@ -219,7 +219,7 @@ class Nat:
             knows,
         )
         carried = CarriedCircuits(settings.carry, knows)
-        self._relay = Relay(host, self._book, carried, node, self.counted)
+        self._relay = Relay(host, self._book, carried, node, self.relay_counts)
         self.circuits = Circuits(host, swarm_key, knows=knows, carry=settings.carry)
 
     @property
@@ -254,16 +254,16 @@ class Nat:
                 reached = await self._dialback.ask(peer, self._node.own_addresses())
             except PeerUnreachable:
                 reached = None
-            self._reachability.answered(peer, reached, trio.current_time())
+            self._reachability.note_answer(peer, reached, trio.current_time())
 
     async def _maintain_reservations(self) -> None:
         while True:
             await self._next_look()
             connected = self._watch.peers(directly=True)
             self._book.retain_connected(connected)
-            self._relay.show()
+            self._relay.update_counts()
             for relay in self._reservations.relays - connected:
-                self._reservations.parted(relay)
+                self._reservations.note_disconnected(relay)
             if self._is_hidden():
                 await self._reserve_next(connected)
             else:
@@ -278,10 +278,10 @@ class Nat:
         try:
             granted = await self.circuits.reserve(relay)
         except PeerUnreachable:
-            self._reservations.refused(relay, trio.current_time())
+            self._reservations.note_refused(relay, trio.current_time())
         else:
             now = trio.current_time()
-            self._reservations.granted(relay, granted.addresses, granted.lease, now)
+            self._reservations.note_granted(relay, granted.addresses, granted.lease, now)
 
     async def _close_idle_circuits(self) -> None:
         idle_since: dict[int, float] = {}
@@ -299,7 +299,7 @@ class Nat:
 
     def _is_hidden(self) -> bool:
         return self._settings.nat == "yes" or (
-            self._settings.nat == "auto" and self._reachability.hidden
+            self._settings.nat == "auto" and self._reachability.is_hidden
         )
 
     async def _next_look(self) -> None:

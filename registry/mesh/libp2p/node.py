@@ -68,10 +68,8 @@ class Plan:
 
 def require_free(address: Multiaddr) -> None:
     """Raise `OSError` when the address is in use: libp2p would share the port and get half of the connections."""
-    host, port = (
-        address.value_for_protocol(address.protocols()[0].code),
-        address.value_for_protocol("tcp"),
-    )
+    host = address.value_for_protocol(address.protocols()[0].code)
+    port = address.value_for_protocol("tcp")
     family = socket.AF_INET6 if ":" in str(host) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,8 +121,8 @@ class MeshNode:
             delegate=delegate,
         )
         self._eviction = Eviction(plan.settings, self, self._watch, delegate)
-        self.connections.pin(plan.bootstrap)
-        self.connections.keep(plan.kept)
+        self.connections.set_bootstrap(plan.bootstrap)
+        self.connections.set_neighbours(plan.kept)
         self.connections.claim(Origin.MDNS, plan.neighbours)
 
     async def run(self, ready: Callable[["MeshNode"], object]) -> None:
@@ -163,16 +161,18 @@ class MeshNode:
         """Return the addresses to listen on next time: the same ones, with the ports obtained now."""
         listeners = self._host.get_network().listeners
         return tuple(
-            wanted.replace(
-                "/tcp/0", f"/tcp/{listeners[wanted].get_addrs()[0].value_for_protocol('tcp')}"
+            address.replace(
+                "/tcp/0", f"/tcp/{listeners[address].get_addrs()[0].value_for_protocol('tcp')}"
             )
-            for wanted in self._plan.listen
+            for address in self._plan.listen
         )
 
     @property
-    def relaying(self) -> Mapping[str, int]:
+    def relay_counts(self) -> Mapping[str, int]:
         """Counters of this node's work as a relay."""
-        return self._nat.counted if self._plan.settings.relay or self._plan.settings.carry else {}
+        return (
+            self._nat.relay_counts if self._plan.settings.relay or self._plan.settings.carry else {}
+        )
 
     def addresses(self) -> tuple[str, ...]:
         """Return our dialable addresses: those to announce, or every interface's; then those at relays."""
@@ -185,14 +185,14 @@ class MeshNode:
     def interfaces(self) -> tuple[str, ...]:
         """Return our addresses on this machine's own interfaces, whatever is announced; loopback where there is no other."""
         suffix = f"/p2p/{self._plan.identity.peer}"
-        found = [
+        addresses = [
             str(address).partition("/p2p/")[0] + suffix
             for listener in self._host.get_transport_addrs()
             for address in expand_wildcard_address(listener)
         ]
         # The library returns the wildcard itself where no interface has an address of its family.
-        dialable = [address for address in found if not address.startswith(tuple(_LOOPBACK))]
-        return tuple(dict.fromkeys(dialable or map(_on_loopback, found)))
+        dialable = [address for address in addresses if not address.startswith(tuple(_LOOPBACK))]
+        return tuple(dict.fromkeys(dialable or map(_on_loopback, addresses)))
 
     def _announced(self) -> tuple[str, ...]:
         suffix = f"/p2p/{self._plan.identity.peer}"
@@ -206,9 +206,9 @@ class MeshNode:
         keep them. They are shut down and not closed, because their owner may still close that file descriptor.
         """
         for listener in self._host.get_network().listeners.values():
-            for one in cast("Any", listener).listeners:
+            for inner in cast("Any", listener).listeners:
                 with suppress(OSError):
-                    one.socket.shutdown(socket.SHUT_RDWR)
+                    inner.socket.shutdown(socket.SHUT_RDWR)
 
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to gossipsub."""
@@ -247,8 +247,8 @@ class MeshNode:
         try:
             await self._dials.dial_in_turn((address,), timeout)
         except NobodyAnswered as error:
-            why = error.reasons[address]
-            raise PeerUnreachable(f"{address!r} cannot be dialled: {why}") from error
+            reason = error.reasons[address]
+            raise PeerUnreachable(f"{address!r} cannot be dialled: {reason}") from error
         return peer
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -259,15 +259,15 @@ class MeshNode:
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
         """Return the protocols that a peer announced, or our own for our id, as far as they can be shown."""
         if peer == self._plan.identity.peer:
-            said = [str(name) for name in self._host.get_mux().get_protocols() if name]
+            names = [str(name) for name in self._host.get_mux().get_protocols() if name]
         else:
             try:
-                said = self._host.get_peerstore().get_protocols(ID.from_string(peer))
+                names = self._host.get_peerstore().get_protocols(ID.from_string(peer))
             except PeerStoreError:
-                said = []
-        return tuple(sorted(filter(_PROTOCOL.fullmatch, said[:MAX_PROTOCOLS])))
+                names = []
+        return tuple(sorted(filter(_PROTOCOL.fullmatch, names[:MAX_PROTOCOLS])))
 
-    def members(self) -> set[PeerId]:
+    def topic_peers(self) -> set[PeerId]:
         """Return the connected peers that speak our topic."""
         subscribed = self._libp2p.pubsub.peer_topics.get(self._plan.topic, ())
         return self._watch.peers() & {PeerId(str(peer)) for peer in subscribed}
@@ -301,31 +301,31 @@ class MeshNode:
     def _pipe_over(self, stream: INetStream) -> tuple[PipeEnd, StreamPipe]:
         """Return both sides of a new pipe over a stream."""
         incoming, thread = ByteQueue(WINDOW), self._delegate.thread
-        end = PipeEnd(stream, thread.tell, incoming)
+        end = PipeEnd(stream, thread.post_asyncio, incoming)
         self._pipes.add(end)
         return end, StreamPipe(caller_of(stream), end, incoming, thread)
 
     def _has_its_share(self, stream: INetStream) -> bool:
         """Return whether the peer of a stream already holds its share of all pipes."""
         peer = stream.muxed_conn.peer_id
-        held = sum(bool(cast("Any", end.wire).peer_id == peer) for end in self._pipes)
-        return not has_share(held, self._plan.settings.max_pipes - len(self._pipes))
+        used = sum(bool(cast("Any", end.wire).peer_id == peer) for end in self._pipes)
+        return not has_share(used, self._plan.settings.max_pipes - len(self._pipes))
 
     def _pipes_are_full(self) -> bool:
-        self._pipes = {end for end in self._pipes if not end.over.is_set()}
+        self._pipes = {end for end in self._pipes if not end.closed.is_set()}
         return len(self._pipes) >= self._plan.settings.max_pipes
 
     def busy_wires(self) -> set[int]:
         """Return the `id` of each connection that carries a pipe."""
-        return {id(end.wire) for end in self._pipes if not end.over.is_set()}
+        return {id(end.wire) for end in self._pipes if not end.closed.is_set()}
 
     def tell_addresses(self) -> None:
         """Report our addresses if they have changed."""
         interfaces = self.interfaces()
-        told = (self._announced() or interfaces) + self._nat.addresses, interfaces
-        if told != self._reported_addresses:
-            self._reported_addresses = told
-            self._delegate.note_addresses(*told)
+        addresses = (self._announced() or interfaces) + self._nat.addresses, interfaces
+        if addresses != self._reported_addresses:
+            self._reported_addresses = addresses
+            self._delegate.note_addresses(*addresses)
 
     def _require_listeners(self) -> None:
         missing = [a for a in self._plan.listen if a not in self._host.get_network().listeners]

@@ -58,7 +58,7 @@ class PipeEnd:
         self._freed = 0
         self._sent_end = False
         self._received_end = False
-        self.over = trio.Event()
+        self.closed = trio.Event()
         self.violated = False
         """Whether the pipe ended because the peer violated the protocol."""
 
@@ -84,7 +84,7 @@ class PipeEnd:
         """Send all of `chunk`, as credit comes in; raise `PeerUnreachable` when the pipe is over."""
         view = memoryview(chunk)
         while view:
-            while not self._credit and not self.over.is_set():
+            while not self._credit and not self.closed.is_set():
                 await self._wait_for_change()
             self._require_open()
             size = min(len(view), self._credit, CHUNK)
@@ -105,14 +105,14 @@ class PipeEnd:
         """End the pipe after its handler: a finished side still arrives in full, an unfinished one is cut."""
         if self._sent_end:
             with trio.move_on_after(LINGER):
-                await self.over.wait()
+                await self.closed.wait()
         await self.reset()
 
     async def reset(self) -> None:
         """Cut both directions; harmless when the pipe is over."""
-        if self.over.is_set():
+        if self.closed.is_set():
             return
-        self.over.set()
+        self.closed.set()
         self._notify_change()
         self._tell(self._incoming.cut)
         await reset(self._stream)
@@ -170,7 +170,7 @@ class PipeEnd:
                     raise
 
     def _require_open(self) -> None:
-        if self.over.is_set() or self._sent_end:
+        if self.closed.is_set() or self._sent_end:
             raise PeerUnreachable("the pipe was cut or finished")
 
     def _notify_change(self) -> None:

@@ -92,15 +92,15 @@ class RelayTable:
     def reserve(self, peer: PeerId, address: str, now: float) -> RelayRefusal | PeerId | None:
         """Reserve for a peer at an IP address, for one lease from now on; return the peer evicted for it, if any."""
         self.retain_connected([p for p, expiry in self._expiry.items() if expiry > now])
-        gone = None
+        evicted = None
         if peer not in self._expiry and len(self._expiry) >= self.limits.reservations:
-            gone = self._choose_evicted(address, now)
-            if gone is None:
+            evicted = self._choose_evicted(address, now)
+            if evicted is None:
                 return RelayRefusal.TOO_MANY
-            self.retain_connected(self._expiry.keys() - {gone})
+            self.retain_connected(self._expiry.keys() - {evicted})
         self._expiry[peer] = now + self.limits.lease
         self._since.setdefault(peer, (address, now))
-        return gone
+        return evicted
 
     def retain_connected(self, connected: Collection[PeerId]) -> None:
         """Forget the reservations of peers that are no longer connected."""
@@ -121,11 +121,11 @@ class RelayTable:
 
     def _choose_evicted(self, address: str, now: float) -> PeerId | None:
         unused = [p for p in self._expiry if p not in self._used]
-        held = Counter(its for its, _ in self._since.values())
-        of = {p: held[self._since[p][0]] for p in unused}
+        counts = Counter(its for its, _ in self._since.values())
+        of = {p: counts[self._since[p][0]] for p in unused}
         idle = [p for p in unused if now - self._since[p][1] >= NEW_SECONDS and not self.knows(p)]
         # At a difference of one, the evicted holder would come back for the place.
-        crowded = [p for p in unused if of[p] > held[address] + 1]
+        crowded = [p for p in unused if of[p] > counts[address] + 1]
         return max(idle or crowded, key=of.__getitem__, default=None)
 
     def close(self, asker: PeerId, target: PeerId) -> None:
@@ -203,7 +203,7 @@ class Relay:
         self._counts = counted
         self._asking = OpenRequests(ASKING)
 
-    def show(self) -> None:
+    def update_counts(self) -> None:
         """Update the counters that describe the current state."""
         self._counts["reservations"] = self._book.reservations(trio.current_time())
         self._counts["circuits"] = self._book.circuits
@@ -217,8 +217,8 @@ class Relay:
                 as_unreachable("the caller closed the stream"),
                 self._asking.within(caller_of(stream), MESSAGE_SECONDS),
             ):
-                asked = await read_message(stream, HopMessage)
-                target = await self._answer_request(stream, asked)
+                request = await read_message(stream, HopMessage)
+                target = await self._answer_request(stream, request)
         except PeerUnreachable as error:
             target = None
             await reset(stream)
@@ -226,14 +226,14 @@ class Relay:
         if target is not None:
             await self._relay(stream, target)
 
-    async def _answer_request(self, stream: INetStream, asked: HopMessage) -> PeerId | None:
+    async def _answer_request(self, stream: INetStream, request: HopMessage) -> PeerId | None:
         """Answer a request that needs no circuit; return the target peer of one that does."""
         if is_relayed(stream.muxed_conn):
             await self._refuse(stream, Status.PERMISSION_DENIED)
-        elif asked.type == HopMessage.RESERVE:
+        elif request.type == HopMessage.RESERVE:
             await self._reserve(stream)
-        elif asked.type == HopMessage.CONNECT:
-            return PeerId(str(ID(asked.peer.id)))
+        elif request.type == HopMessage.CONNECT:
+            return PeerId(str(ID(request.peer.id)))
         else:
             await self._refuse(stream, Status.UNEXPECTED_MESSAGE)
         return None
@@ -248,7 +248,7 @@ class Relay:
             await self._refuse(stream, Status.RESERVATION_REFUSED)
             return
         self._counts["reserved"] += 1
-        self.show()
+        self.update_counts()
         limits = self._book.limits
         reservation = Reservation(
             expire=int(time.time() + limits.lease),
@@ -272,7 +272,7 @@ class Relay:
             with ignore_errors(), trio.move_on_after(MESSAGE_SECONDS):
                 await self._refuse(stream, _STATUS[refused])
             return
-        self.show()
+        self.update_counts()
         onward: INetStream | None = None
         try:
             with as_unreachable("no circuit"):
@@ -290,7 +290,7 @@ class Relay:
                     await self._refuse(stream, Status.CONNECTION_FAILED)
         finally:
             book.close(asker, target)
-            self.show()
+            self.update_counts()
             await reset(stream)
             if onward is not None:
                 await reset(onward)
@@ -303,31 +303,31 @@ class Relay:
         onward = await self._host.new_stream(peer, [STOP])
         async with AsyncExitStack() as failure:
             failure.push_async_callback(reset, onward)
-            asked = StopMessage(
+            request = StopMessage(
                 type=StopMessage.CONNECT,
                 peer=Peer(id=ID.from_string(asker).to_bytes()),
                 limit=self._limit(),
             )
-            await write_delimited_msg(onward, asked)
+            await write_delimited_msg(onward, request)
             _require_acceptance(onward, await read_message(onward, StopMessage))
             failure.pop_all()
         return onward
 
     async def _splice(self, one: INetStream, other: INetStream) -> None:
         """Copy bytes both ways until one side ends or the circuit reaches its limit of bytes or seconds."""
-        left = [self._book.limits.size]
+        remaining = [self._book.limits.size]
         with trio.move_on_after(self._book.limits.seconds) as scope:
             async with trio.open_nursery() as nursery:
                 for source, sink in ((one, other), (other, one)):
-                    nursery.start_soon(self._carry, source, sink, left, nursery.cancel_scope)
-        self._counts["cut"] += scope.cancelled_caught or left[0] <= 0
+                    nursery.start_soon(self._carry, source, sink, remaining, nursery.cancel_scope)
+        self._counts["cut"] += scope.cancelled_caught or remaining[0] <= 0
 
     async def _carry(
-        self, source: INetStream, sink: INetStream, left: list[int], scope: trio.CancelScope
+        self, source: INetStream, sink: INetStream, remaining: list[int], scope: trio.CancelScope
     ) -> None:
         with ignore_errors():
-            while left[0] > 0 and (chunk := await source.read(_CHUNK)):
-                left[0] -= len(chunk)
+            while remaining[0] > 0 and (chunk := await source.read(_CHUNK)):
+                remaining[0] -= len(chunk)
                 self._counts["bytes"] += len(chunk)
                 # Half a frame would garble the peer's whole connection; yamux itself gives up after 5 s without room.
                 with trio.CancelScope(shield=True):

@@ -115,20 +115,20 @@ class Register:
     rng: random.Random = field(default_factory=random.Random)
     _names: dict[str, dict[bytes, Registration]] = field(default_factory=dict)
 
-    def add(self, name: str, given: Registration, now: float) -> RendezvousStatus:
+    def add(self, name: str, registration: Registration, now: float) -> RendezvousStatus:
         """Replace a node's registration under a name; return the status for its answer."""
         if not is_name(name):
             return RendezvousStatus.E_INVALID_NAMESPACE
-        if not 0 < len(given.record) <= MAX_RECORD_BYTES:
+        if not 0 < len(registration.record) <= MAX_RECORD_BYTES:
             return RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
-        if not now < given.until <= now + LONGEST_SECONDS:
+        if not now < registration.until <= now + LONGEST_SECONDS:
             return RendezvousStatus.E_INVALID_TTL
-        held = self._names.get(name, {}).get(given.peer)
-        if held is not None and held.until > now and held.sequence > given.sequence:
+        current = self._names.get(name, {}).get(registration.peer)
+        if current is not None and current.until > now and current.sequence > registration.sequence:
             return RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
-        if held is None and not self._room(name, given, now):
+        if current is None and not self._room(name, registration, now):
             return RendezvousStatus.E_UNAVAILABLE
-        self._names.setdefault(name, {})[given.peer] = given
+        self._names.setdefault(name, {})[registration.peer] = registration
         return RendezvousStatus.OK
 
     def remove(self, name: str, peer: bytes) -> None:
@@ -138,33 +138,33 @@ class Register:
         if not registered:
             self._names.pop(name, None)
 
-    def told(self, name: str, asker: bytes, most: int, now: float) -> list[Registration]:
-        """Return random nodes of a mesh without the asker, at most `most` where that is above 0, and at most `MAX_TOLD`."""
-        found = [r for r in self._names.get(name, {}).values() if r.until > now and r.peer != asker]
-        most = min(most, MAX_TOLD) if most > 0 else MAX_TOLD
-        return self.rng.sample(found, min(len(found), most))
+    def sample_nodes(self, name: str, asker: bytes, limit: int, now: float) -> list[Registration]:
+        """Return random nodes of a mesh without the asker, at most `limit` where that is above 0, and at most `MAX_TOLD`."""
+        nodes = [r for r in self._names.get(name, {}).values() if r.until > now and r.peer != asker]
+        limit = min(limit, MAX_TOLD) if limit > 0 else MAX_TOLD
+        return self.rng.sample(nodes, min(len(nodes), limit))
 
-    def _room(self, name: str, given: Registration, now: float) -> bool:
-        of_one = sum(given.peer in registered for registered in self._names.values())
+    def _room(self, name: str, registration: Registration, now: float) -> bool:
+        of_one = sum(registration.peer in registered for registered in self._names.values())
         if of_one >= MAX_NAMES_OF_ONE:
             return False
         if self._full(name):
             self._forget(now)
         if self._full(name):
-            self._evict(name, given.network)
+            self._evict(name, registration.network)
         return not self._full(name)
 
     def _evict(self, name: str, network: str) -> None:
         """Forget one registration of the network with the most, if a newcomer's has fewer, so that it has a place."""
-        held = Counter(r.network for of_name in self._names.values() for r in of_name.values())
-        fullest, most = held.most_common(1)[0]
+        counts = Counter(r.network for of_name in self._names.values() for r in of_name.values())
+        fullest, count = counts.most_common(1)[0]
         # At a difference of one, the evicted node would come back for the place.
-        if most <= held[network] + 1:
+        if count <= counts[network] + 1:
             return
         needs_name = name not in self._names and len(self._names) >= MAX_NAMES
         for its, registered in self._names.items():
-            for peer, one in registered.items():
-                if one.network == fullest and not (needs_name and len(registered) > 1):
+            for peer, registration in registered.items():
+                if registration.network == fullest and not (needs_name and len(registered) > 1):
                     self.remove(its, peer)
                     return
 
@@ -194,13 +194,13 @@ class VisitSchedule:
     _again: float = float("-inf")
     _pause: float = _FIRST_PAUSE
 
-    def due(self, connected: int, now: float) -> bool:
+    def is_due(self, connected: int, now: float) -> bool:
         """Return whether a visit is due."""
         if connected >= FEW:
             self._pause = _FIRST_PAUSE
         return now >= self._renew or (connected < FEW and now >= self._again)
 
-    def done(self, now: float) -> None:
+    def note_visit(self, now: float) -> None:
         """Note that all points were asked; the pause doubles with each visit until there are enough connections."""
         self._renew = now + RENEW_SECONDS * self.rng.uniform(0.75, 1.0)
         self._again = now + self._pause * self.rng.uniform(0.75, 1.25)
@@ -263,24 +263,26 @@ class RendezvousPoint:
                 return None  # as the specification has it
 
     def _register_node(
-        self, asker: bytes, network: str, given: RegisterRequest, now: float
+        self, asker: bytes, network: str, request: RegisterRequest, now: float
     ) -> RegisterAnswer:
-        seconds = LONGEST_SECONDS if given.seconds is None else min(given.seconds, LONGEST_SECONDS)
+        seconds = (
+            LONGEST_SECONDS if request.seconds is None else min(request.seconds, LONGEST_SECONDS)
+        )
         try:
-            claim = verify_claim(given.record)
+            claim = verify_claim(request.record)
         except ValueError:
             return RegisterAnswer(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
         if claim.peer != asker or not claim.addresses:
             return RegisterAnswer(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
-        node = Registration(asker, given.record, claim.sequence, now + seconds, network)
-        return RegisterAnswer(self._register.add(given.name, node, now), seconds)
+        node = Registration(asker, request.record, claim.sequence, now + seconds, network)
+        return RegisterAnswer(self._register.add(request.name, node, now), seconds)
 
     def _discover(self, asker: bytes, name: str, limit: int, now: float) -> DiscoverAnswer:
         # A request for all names is refused: the names are what keeps meshes apart here.
         if not is_name(name):
             return DiscoverAnswer(RendezvousStatus.E_INVALID_NAMESPACE)
-        told = self._register.told(name, asker, limit, now)
-        rows = (RegisterRequest(name, node.record, int(node.until - now)) for node in told)
+        nodes = self._register.sample_nodes(name, asker, limit, now)
+        rows = (RegisterRequest(name, node.record, int(node.until - now)) for node in nodes)
         return DiscoverAnswer(RendezvousStatus.OK, tuple(rows))
 
 
@@ -300,18 +302,18 @@ class RendezvousClient:
     async def visit_forever(self) -> None:
         """Visit all points whenever that is due, until cancelled."""
         while True:
-            if self._rounds.due(len(self._node.members()), trio.current_time()):
-                found: dict[str, None] = {}
+            if self._rounds.is_due(len(self._node.topic_peers()), trio.current_time()):
+                addresses: dict[str, None] = {}
                 for point in self._points:
                     try:
-                        await self._visit(point, found)
+                        await self._visit(point, addresses)
                     except PeerUnreachable as error:
                         self._miss(point, error)
                     else:
                         self._silent.discard(point)
-                if found:
-                    self._node.take_discovered(tuple(found))
-                self._rounds.done(trio.current_time())
+                if addresses:
+                    self._node.take_discovered(tuple(addresses))
+                self._rounds.note_visit(trio.current_time())
             await trio.sleep(_LOOK)
 
     def _miss(self, point: str, error: PeerUnreachable) -> None:
@@ -320,15 +322,15 @@ class RendezvousClient:
             self._silent.add(point)
             _log.warning("a rendezvous point does not serve this node: %s", error)
 
-    async def _visit(self, address: str, found: dict[str, None]) -> None:
+    async def _visit(self, address: str, addresses: dict[str, None]) -> None:
         point = await self._node.dial_point(address)
         try:
             registered = await self._exchange(point, self._registration())
-            told = await self._exchange(point, DiscoverRequest(self._name, MAX_TOLD))
+            answer = await self._exchange(point, DiscoverRequest(self._name, MAX_TOLD))
         finally:
             await self._part(point)
-        if isinstance(told, DiscoverAnswer):
-            found |= dict.fromkeys(addresses_in_answer(told))
+        if isinstance(answer, DiscoverAnswer):
+            addresses |= dict.fromkeys(addresses_in_answer(answer))
         if registered.status != RendezvousStatus.OK:
             raise PeerUnreachable(
                 f"{point} did not register this node (status {registered.status})"
@@ -338,7 +340,7 @@ class RendezvousClient:
         """Disconnect a point that is not of our mesh: its connection would cost traffic and count as a peer's."""
         with trio.move_on_after(_SUBSCRIBE_SECONDS) as patience:
             # Polled: the library does not report subscriptions.
-            while point not in self._node.members():  # noqa: ASYNC110
+            while point not in self._node.topic_peers():  # noqa: ASYNC110
                 await trio.sleep(_POLL)
         if patience.cancelled_caught:
             await self._node.disconnect(point)
@@ -365,15 +367,15 @@ class RendezvousClient:
 
 def addresses_in_answer(answer: DiscoverAnswer) -> list[str]:
     """Return the addresses in a point's answer unchecked; malformed ones are left out."""
-    told: list[str] = []
+    addresses: list[str] = []
     for row in answer.rows[:MAX_TOLD]:
         # One by one: a point passes on whatever any node registered there.
         with ignore_errors():
             claim = _claim(row.record)
             for address in claim.addresses[:MAX_CLAIMED]:
                 with ignore_errors():
-                    told.append(f"{Multiaddr(address)}/p2p/{ID(claim.peer)}")
-    return told
+                    addresses.append(f"{Multiaddr(address)}/p2p/{ID(claim.peer)}")
+    return addresses
 
 
 def _claim(record: bytes) -> PeerClaim:

@@ -105,8 +105,8 @@ def encode_message(message: RendezvousRequest | RendezvousAnswer) -> bytes:
         case DiscoverRequest(name, limit):
             return _number(1, 3) + _part(5, _part(1, name.encode()) + _number(2, limit))
         case DiscoverAnswer(status, rows):
-            told = b"".join(_part(1, _row(row)) for row in rows)
-            return _number(1, 4) + _part(6, told + _part(2, NO_COOKIE) + _number(3, status))
+            encoded = b"".join(_part(1, _row(row)) for row in rows)
+            return _number(1, 4) + _part(6, encoded + _part(2, NO_COOKIE) + _number(3, status))
 
 
 def decode_request(body: bytes) -> RendezvousRequest:
@@ -118,8 +118,8 @@ def decode_request(body: bytes) -> RendezvousRequest:
         case 2:
             return UnregisterRequest(fields.of(4).text(1))
         case 3:
-            wanted = fields.of(5)
-            return DiscoverRequest(wanted.text(1), wanted.number(2))
+            query = fields.of(5)
+            return DiscoverRequest(query.text(1), query.number(2))
     raise ValueError("no request")
 
 
@@ -148,18 +148,18 @@ def verify_claim(record: bytes) -> PeerClaim:
     if not 0 < len(record) <= MAX_RECORD_BYTES:
         raise ValueError("a signed peer record of a wrong size")
     with as_value_error("no signed peer record"):
-        envelope, said = consume_envelope(record, ENVELOPE_DOMAIN)
+        envelope, peer_record = consume_envelope(record, ENVELOPE_DOMAIN)
         signer = ID.from_pubkey(envelope.public_key)
-    if signer != said.peer_id:
+    if signer != peer_record.peer_id:
         raise ValueError("a peer record that another peer has signed")
-    addresses = tuple(address.to_bytes() for address in said.addrs)
-    return PeerClaim(signer.to_bytes(), said.seq, addresses)
+    addresses = tuple(address.to_bytes() for address in peer_record.addrs)
+    return PeerClaim(signer.to_bytes(), peer_record.seq, addresses)
 
 
 def unsigned_claim_of(info: bytes) -> PeerClaim:
     """Return the claim in a peer's bare addresses, as sent by points that are older than the signed records."""
-    said = _Fields(info)
-    return PeerClaim(said.part(1), 0, tuple(said.parts(2)))
+    fields = _Fields(info)
+    return PeerClaim(fields.part(1), 0, tuple(fields.parts(2)))
 
 
 class _Fields:
@@ -168,24 +168,24 @@ class _Fields:
     def __init__(self, body: bytes) -> None:
         self._found: list[tuple[int, int | bytes]] = list(_fields(body))
 
-    def number(self, place: int) -> int:
-        found = [v for at, v in self._found if at == place and isinstance(v, int)]
-        return found[-1] if found else 0
+    def number(self, field: int) -> int:
+        values = [v for number, v in self._found if number == field and isinstance(v, int)]
+        return values[-1] if values else 0
 
-    def parts(self, place: int) -> list[bytes]:
-        return [v for at, v in self._found if at == place and isinstance(v, bytes)]
+    def parts(self, field: int) -> list[bytes]:
+        return [v for number, v in self._found if number == field and isinstance(v, bytes)]
 
-    def part(self, place: int) -> bytes:
-        return (self.parts(place) or [b""])[-1]
+    def part(self, field: int) -> bytes:
+        return (self.parts(field) or [b""])[-1]
 
-    def text(self, place: int) -> str:
-        return self.part(place).decode()
+    def text(self, field: int) -> str:
+        return self.part(field).decode()
 
-    def of(self, place: int) -> "_Fields":
-        return _Fields(self.part(place))
+    def of(self, field: int) -> "_Fields":
+        return _Fields(self.part(field))
 
-    def __contains__(self, place: int) -> bool:
-        return any(at == place for at, _ in self._found)
+    def __contains__(self, field: int) -> bool:
+        return any(number == field for number, _ in self._found)
 
 
 def _registering(body: bytes) -> RegisterRequest:
@@ -199,38 +199,38 @@ def _row(row: RegisterRequest) -> bytes:
     return _part(1, row.name.encode()) + _part(2, row.record) + seconds
 
 
-def _number(place: int, value: int) -> bytes:
+def _number(field: int, value: int) -> bytes:
     # Two's complement in 64 bits, as protobuf encodes negative numbers.
-    return encode_uvarint(place << 3 | _NUMBER) + encode_uvarint(value % 2**64)
+    return encode_uvarint(field << 3 | _NUMBER) + encode_uvarint(value % 2**64)
 
 
-def _part(place: int, body: bytes) -> bytes:
-    return encode_uvarint(place << 3 | _BYTES) + encode_uvarint(len(body)) + body
+def _part(field: int, body: bytes) -> bytes:
+    return encode_uvarint(field << 3 | _BYTES) + encode_uvarint(len(body)) + body
 
 
 def _fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(body):
-        tag, at = _varint(body, at)
+    offset = 0
+    while offset < len(body):
+        tag, offset = _varint(body, offset)
         if tag & 7 == _NUMBER:
-            value, at = _varint(body, at)
+            value, offset = _varint(body, offset)
             yield tag >> 3, value - 2**64 if value >= 2**63 else value
             continue
         if tag & 7 == _BYTES:
-            size, at = _varint(body, at)
+            size, offset = _varint(body, offset)
         else:
             size = _SIZES.get(tag & 7, len(body))
-        if size > len(body) - at:
+        if size > len(body) - offset:
             raise ValueError("a field that is cut off, or of no known kind")
         if tag & 7 == _BYTES:
-            yield tag >> 3, body[at : at + size]
-        at += size
+            yield tag >> 3, body[offset : offset + size]
+        offset += size
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def _varint(body: bytes, offset: int) -> tuple[int, int]:
     value = 0
-    for place, byte in enumerate(body[at : at + 10]):
-        value |= (byte & 0x7F) << 7 * place
+    for index, byte in enumerate(body[offset : offset + 10]):
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80 and value < 2**64:
-            return value, at + place + 1
+            return value, offset + index + 1
     raise ValueError("a number that is cut off, or too long")

@@ -30,7 +30,7 @@ class Reachability:
     _was_hidden: bool = False
 
     @property
-    def hidden(self) -> bool:
+    def is_hidden(self) -> bool:
         """Whether some peer could not reach us; while no peer has answered, the previous value.
 
         Otherwise a node whose only relay is gone for a moment would have to find out again before it reserves there.
@@ -39,16 +39,16 @@ class Reachability:
 
     def next(self, connected: Collection[PeerId], now: float) -> PeerId | None:
         """Return the peer to ask now whether it can dial us, if any."""
-        self._was_hidden = self.hidden
+        self._was_hidden = self.is_hidden
         self._reached = {p: reached for p, reached in self._reached.items() if p in connected}
-        self._ask_again = {p: at for p, at in self._ask_again.items() if p in connected}
+        self._ask_again = {p: ask_at for p, ask_at in self._ask_again.items() if p in connected}
         ready = sorted(p for p in connected if self._ask_again.get(p, now) <= now)
         known = [p for p in ready if p in self._reached]
         if known:
             return known[0]
         return ready[0] if ready and len(self._reached) < ASKED else None
 
-    def answered(self, peer: PeerId, reached: bool | None, now: float) -> None:  # noqa: FBT001 (a verdict, or none)
+    def note_answer(self, peer: PeerId, reached: bool | None, now: float) -> None:  # noqa: FBT001 (a verdict, or none)
         """Note what a peer found; `None` when it did not try."""
         if reached is not None:
             self._reached[peer] = reached
@@ -87,15 +87,17 @@ class Reservations:
 
     def next(self, connected: Collection[PeerId], now: float) -> PeerId | None:
         """Return the peer to ask for a reservation now: one whose reservation must be renewed, else a possible relay."""
-        for relay, place in self._held.items():
-            if place.renew_at <= now:
+        for relay, reservation in self._held.items():
+            if reservation.renew_at <= now:
                 return relay
         if len(self._held) >= HELD:
             return None
         ready = [p for p in connected if p not in self._held and self._refused.is_due(p, now)]
         return self.rng.choice(sorted(ready)) if ready else None
 
-    def granted(self, relay: PeerId, addresses: Sequence[str], lease: float, now: float) -> None:
+    def note_granted(
+        self, relay: PeerId, addresses: Sequence[str], lease: float, now: float
+    ) -> None:
         """Note a reservation; of the relay's addresses, keep direct ones that end in its own id."""
         good = tuple(
             a for a in addresses if a.endswith(f"/p2p/{relay}") and "/p2p-circuit" not in a
@@ -104,12 +106,12 @@ class Reservations:
         self._held[relay] = _Place(good[:ADDRESSES], renew_at)
         self._refused.forget(relay)
 
-    def refused(self, peer: PeerId, now: float) -> None:
+    def note_refused(self, peer: PeerId, now: float) -> None:
         """Note that a peer is not a relay, or refuses a reservation."""
         self._held.pop(peer, None)
-        self._refused.failed(peer, now)
+        self._refused.note_failure(peer, now)
 
-    def parted(self, peer: PeerId) -> None:
+    def note_disconnected(self, peer: PeerId) -> None:
         """Note that the connection to a peer ended, and its reservation with it; it may come back as a relay."""
         self._held.pop(peer, None)
         self._refused.forget(peer)
@@ -128,6 +130,6 @@ class Reservations:
         """Our multiaddrs at these relays."""
         return tuple(
             f"{address}/p2p-circuit/p2p/{self.own}"
-            for _, place in sorted(self._held.items())
-            for address in place.addresses
+            for _, reservation in sorted(self._held.items())
+            for address in reservation.addresses
         )

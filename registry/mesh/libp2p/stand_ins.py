@@ -67,9 +67,9 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = _Name(name, (Exception,), {})
-        setattr(self, name, found)
-        return found
+        stand_in = _Name(name, (Exception,), {})
+        setattr(self, name, stand_in)
+        return stand_in
 
 
 class Finder(MetaPathFinder, Loader):
@@ -123,18 +123,18 @@ class DNSResolver:
             return [maddr]
         try:
             # A caller that gives up need not wait for the thread that resolves.
-            found = await trio.socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)
+            answers = await trio.socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)
         except OSError as error:
             # If this were raised, libp2p would ask twice more, for a second and a half.
             log.debug("%s does not resolve: %s", host, error)
             return [maddr]
         # An address with a zone, after `%`, is no multiaddr, and is valid on one link only.
-        known = [
-            (_KINDS[of], str(at[0]))
-            for of, *_, at in found
-            if of in _KINDS and "%" not in str(at[0])
+        pairs = [
+            (_KINDS[of], str(address[0]))
+            for of, *_, address in answers
+            if of in _KINDS and "%" not in str(address[0])
         ]
-        return [Multiaddr("/".join(("", *pair, *rest))) for pair in dict.fromkeys(known)]
+        return [Multiaddr("/".join(("", *pair, *rest))) for pair in dict.fromkeys(pairs)]
 
 
 def new_protected_conn(conn: "IRawConnection", psk: str) -> "PskConn":

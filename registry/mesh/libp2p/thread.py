@@ -1,6 +1,6 @@
 """Thread in which trio runs beside asyncio; the two communicate only through this module.
 
-`call` crosses from asyncio to trio, `visit` from trio to asyncio; cancellation and exceptions cross both ways.
+`call` crosses from asyncio to trio, `call_asyncio` from trio to asyncio; cancellation and exceptions cross both ways.
 When the trio run dies, its calls fail with `MeshDown` and it is restarted, after a longer delay each time.
 """
 
@@ -121,7 +121,7 @@ class TrioThread(Generic[_Server]):
         """Run a synchronous `work(*args)` in trio soon, if the run is up; it must not raise."""
         self._post(work, *args)
 
-    async def visit(
+    async def call_asyncio(
         self, work: Callable[..., Coroutine[Any, Any, _Result]], *args: object
     ) -> _Result:
         """Run `work(*args)` on the asyncio side, called from trio; raise `AsyncioCallFailed` when it fails there."""
@@ -140,19 +140,19 @@ class TrioThread(Generic[_Server]):
             for task in tasks:
                 task.cancel()
 
-        if self._stopping.is_set() or not self.tell(begin):
+        if self._stopping.is_set() or not self.post_asyncio(begin):
             raise AsyncioCallFailed
         try:
             await back.wait()
         except trio.Cancelled:
-            self.tell(cancel)
+            self.post_asyncio(cancel)
             raise
         (task,) = tasks
         if task.cancelled() or task.exception() is not None:
             raise AsyncioCallFailed
         return task.result()
 
-    def tell(self, work: Callable[..., object], *args: object) -> bool:
+    def post_asyncio(self, work: Callable[..., object], *args: object) -> bool:
         """Run a synchronous `work(*args)` on the asyncio side, called from trio; return whether its loop is open."""
         try:
             self._loop.call_soon_threadsafe(work, *args)
@@ -165,16 +165,16 @@ class TrioThread(Generic[_Server]):
         while not self._stopping.is_set():
             began = time.monotonic()
             # A new thread for each run: an error in trio's own core leaves its thread unable to run trio again.
-            life = threading.Thread(target=self._live, name="libp2p", daemon=True)
-            life.start()
-            life.join()
+            thread = threading.Thread(target=self._live, name="libp2p", daemon=True)
+            thread.start()
+            thread.join()
             self._token = self._nursery = None
-            self.tell(self._died)
+            self.post_asyncio(self._died)
             if time.monotonic() - began > STEADY:
                 delay = FIRST_DELAY
             self._stopping.wait(delay)
             delay = min(2 * delay, LAST_DELAY)
-        self.tell(self._ended.set)
+        self.post_asyncio(self._ended.set)
 
     def _live(self) -> None:
         try:
@@ -186,7 +186,7 @@ class TrioThread(Generic[_Server]):
         if self._begun.done() and not self._stopping.is_set():
             _log.warning("the mesh failed, and restarts: %r", first_error(error))
             _log.debug("the mesh failed", exc_info=error)
-        self.tell(self._refuse_start, error)
+        self.post_asyncio(self._refuse_start, error)
 
     def _refuse_start(self, error: BaseException) -> None:
         if not self._begun.done():
@@ -201,7 +201,7 @@ class TrioThread(Generic[_Server]):
             self._nursery = nursery
             if self._stopping.is_set():
                 return
-            await self._supervised.run(lambda server: self.tell(self._ready, server))
+            await self._supervised.run(lambda server: self.post_asyncio(self._ready, server))
             nursery.cancel_scope.cancel()
 
     def _ready(self, server: _Server) -> None:
@@ -232,7 +232,7 @@ class TrioThread(Generic[_Server]):
             self._nursery.cancel_scope.cancel()
 
     def _settle(self, answer: "asyncio.Future[_Result]", outcome: _Result | Exception) -> None:
-        self.tell(_settle, answer, outcome)
+        self.post_asyncio(_settle, answer, outcome)
 
     def _post(self, work: Callable[..., object], *args: object) -> bool:
         try:

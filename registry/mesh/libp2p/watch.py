@@ -56,37 +56,37 @@ def find_excess(
     callers: Sequence[InboundPeer],
     now: float,
     *,
-    places: int,
+    capacity: int,
     per_address: int,
     knows: Callable[[PeerId], bool],
 ) -> Iterator[PeerId]:
-    """Yield the peers to evict, in order, until at most `places` stay in all and `per_address` of each address.
+    """Yield the peers to evict, in order, until at most `capacity` stay in all and `per_address` of each address.
 
     Peers that have shown no record go first: the oldest one of the fullest network. If all have shown one, the newest peer of the
     fullest network goes where that network holds more peers than the newcomer's; otherwise the newcomer goes.
     """
     staying = sorted(callers, key=lambda caller: caller.came)
     while True:
-        held = Counter(caller.address for caller in staying)
+        counts = Counter(caller.address for caller in staying)
         crowd = (
             staying
-            if len(staying) > places
-            else [caller for caller in staying if held[caller.address] > per_address]
+            if len(staying) > capacity
+            else [caller for caller in staying if counts[caller.address] > per_address]
         )
         if not crowd:
             return
-        gone = _choose_evicted(crowd, now, held, knows)
-        staying.remove(gone)
-        yield gone.peer
+        evicted = _choose_evicted(crowd, now, counts, knows)
+        staying.remove(evicted)
+        yield evicted.peer
 
 
 def _choose_evicted(
-    crowd: Sequence[InboundPeer], now: float, held: Counter[str], knows: Callable[[PeerId], bool]
+    crowd: Sequence[InboundPeer], now: float, counts: Counter[str], knows: Callable[[PeerId], bool]
 ) -> InboundPeer:
     networks = Counter(caller.network for caller in crowd)
     idle = [c for c in crowd if now - c.came >= NEW_SECONDS and not knows(c.peer)]
     if idle:
-        return max(idle, key=lambda c: (networks[c.network], held[c.address], -c.came))
+        return max(idle, key=lambda c: (networks[c.network], counts[c.address], -c.came))
     newest = crowd[-1]
     fullest = max(crowd, key=lambda c: (networks[c.network], c.came))
     return fullest if networks[fullest.network] > networks[newest.network] else newest
@@ -185,7 +185,7 @@ class Watch(INotifee):
             with ignore_errors():
                 await conn.muxed_conn.secured_conn.close()
 
-    def tell(self) -> None:
+    def report_connections(self) -> None:
         """Report the current connections."""
         self.changed.set()
         self.changed = trio.Event()
@@ -203,7 +203,7 @@ class Watch(INotifee):
         described: Any = conn
         kind = ConnectionType.RELAYED if is_relayed(conn.muxed_conn) else ConnectionType.DIRECT
         described.set_transport_info(conn.get_transport_addresses(), kind)
-        self.tell()
+        self.report_connections()
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Note the library's report that a connection has ended."""
@@ -211,7 +211,7 @@ class Watch(INotifee):
             standing[0].set()
         if conn.muxed_conn.peer_id in self._live_connections():
             self._pubsub.reopen(conn.muxed_conn.peer_id)
-        self.tell()
+        self.report_connections()
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
         """Ignore streams."""
@@ -230,12 +230,12 @@ class Watch(INotifee):
         return trio.current_time() if standing is None else standing[1]
 
     def _live_connections(self) -> dict[ID, list[Any]]:
-        found = {}
+        connections = {}
         for peer, conns in self._network.get_connections_map().items():
             if live := [c for c in conns if not c.is_closed and c not in self._silent]:
                 # A direct connection comes first: it represents its peer even beside a relayed one.
-                found[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
-        return found
+                connections[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
+        return connections
 
     async def _keep_pinging(self, conn: INetConn, ended: trio.Event) -> None:
         # A round trip measured in a connection's busy first second is corrected soon.
@@ -245,7 +245,7 @@ class Watch(INotifee):
             if conn.is_closed:
                 return
             await self._ping(conn)
-            self.tell()
+            self.report_connections()
 
     async def _ping(self, conn: INetConn) -> None:
         answered = False
@@ -257,7 +257,7 @@ class Watch(INotifee):
             )
             # Reported before its streams end: they end because of this connection, not because of their peer.
             self._silent.add(conn)
-            self.tell()
+            self.report_connections()
             with ignore_errors():
                 await conn.close()
             self._silent.discard(conn)

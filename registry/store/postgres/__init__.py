@@ -115,20 +115,20 @@ class PostgresStore:
 
         A space of more than 64 MiB is read in several steps, between which other nodes may write.
         """
-        kept: dict[bytes, object] = {}
+        entries: dict[bytes, object] = {}
         last, more = b"", True
         while more:
-            asked = self._owner(space), space.value, last, PAGE_BYTES
-            rows = self._require_columns(await self._database.rows(_PAGE, asked), bytes, bytes)
-            kept |= {key: value for key, value in rows}  # noqa: C416 (rows have any width to mypy)
-            if len(kept) > MAX_VALUES:
+            parameters = self._owner(space), space.value, last, PAGE_BYTES
+            rows = self._require_columns(await self._database.rows(_PAGE, parameters), bytes, bytes)
+            entries |= {key: value for key, value in rows}  # noqa: C416 (rows have any width to mypy)
+            if len(entries) > MAX_VALUES:
                 raise StoreUnavailable(
                     f"PostgreSQL at {self._database.place} holds more than {MAX_VALUES} values in {space}"
                 )
             # A page with room for one more value of any size is the last.
             more = sum(len(value) for _, value in rows) > PAGE_BYTES - MAX_VALUE_BYTES
             last = rows[-1][0] if rows else b""
-        return within_limits(kept)
+        return within_limits(entries)
 
     async def write(self, *changes: Change) -> None:
         """Apply all changes or none; raise `StoreUnavailable`, or `LimitReached` for what is too long.
@@ -140,12 +140,12 @@ class PostgresStore:
         if not changes:
             return
         last = {(self._owner(c.space), c.space.value, c.key.encode()): c for c in changes}
-        places = sorted(last)
-        puts = [(*place, c.value) for place in places if isinstance(c := last[place], Put)]
-        gone = [place for place in places if isinstance(last[place], Delete)]
-        alone = any(space in OF_THE_SITE for _, space, _ in gone)
-        turn = alone, _WRITE_LOCK, _WRITE_LOCK
-        await self._database.rows(_WRITE, [*turn, *_columns(puts, 4), *_columns(gone, 3)])
+        keys = sorted(last)
+        puts = [(*key, c.value) for key in keys if isinstance(c := last[key], Put)]
+        deletes = [key for key in keys if isinstance(last[key], Delete)]
+        alone = any(space in OF_THE_SITE for _, space, _ in deletes)
+        lock = alone, _WRITE_LOCK, _WRITE_LOCK
+        await self._database.rows(_WRITE, [*lock, *_columns(puts, 4), *_columns(deletes, 3)])
 
     async def count(self, counts: Sequence[Count]) -> Sequence[float]:
         """Add to counters of the site, by the server's clock; raise `StoreUnavailable`.
@@ -153,16 +153,16 @@ class PostgresStore:
         A name that occurs twice takes one more round trip.
         """
         stands = [0.0] * len(counts)
-        for places in _without_duplicates(counts):
+        for indexes in _without_duplicates(counts):
             # Before, not after: a caller that sees a failure counts again.
             if self._rounds % PRUNE_EVERY == 0:
                 await self._database.rows(_PRUNE)
             self._rounds += 1
-            found = await self._counted([counts[place] for place in places])
-            for place in places:
-                one = counts[place]
-                amount, now = found.get(one.name.encode(), (0.0, 0.0))
-                stands[place] = max(amount - now, 0.0) if one.due else amount
+            amounts = await self._counted([counts[index] for index in indexes])
+            for index in indexes:
+                count = counts[index]
+                amount, now = amounts.get(count.name.encode(), (0.0, 0.0))
+                stands[index] = max(amount - now, 0.0) if count.due else amount
         return stands
 
     async def close(self) -> None:
@@ -177,7 +177,7 @@ class PostgresStore:
         added = [
             (o.name.encode(), float(o.amount), float(o.ttl), o.due) for o in counts if o.amount
         ]
-        looked = [one.name.encode() for one in counts if not one.amount]
+        looked = [count.name.encode() for count in counts if not count.amount]
         answer = await self._database.rows(_COUNT, (*_columns(added, 4), looked or None))
         rows = self._require_columns(answer, bytes, float, float)
         return {name: (amount, now) for name, amount, now in rows}
@@ -199,14 +199,14 @@ def _columns(rows: Sequence[Row], width: int) -> Sequence[object]:
 def _without_duplicates(counts: Sequence[Count]) -> Iterable[Sequence[int]]:
     """Return groups of places of counts, such that no name occurs twice in a group."""
     seen = Counter[str]()
-    turns: list[list[int]] = []
-    for place, one in enumerate(counts):
-        turn = seen[one.name]
-        seen[one.name] += 1
-        if turn == len(turns):
-            turns.append([])
-        turns[turn].append(place)
-    return turns
+    batches: list[list[int]] = []
+    for index, count in enumerate(counts):
+        number = seen[count.name]
+        seen[count.name] += 1
+        if number == len(batches):
+            batches.append([])
+        batches[number].append(index)
+    return batches
 
 
 def open_url(url: str, *, data_dir: Path, node: PeerId, timeout: float) -> Store:

@@ -99,15 +99,15 @@ class PostgresClient:
 
     def __init__(self, url: str, *, timeout: float) -> None:
         """`timeout` is seconds for a round trip; raise `ValueError`, which never repeats a password."""
-        self.place, given = _check(url)
+        self.place, options = _check(url)
         """Where the database is, without user and password."""
         self._timeout = timeout
         # By this name `_prepare` finds server processes that are left of closed connections.
         self._name = f"modelvine {secrets.token_hex(8)}"
         # One host of several that does not answer must not block the others for ever.
-        several = {"load_balance_hosts": "random"} if "," in given["host"] else {}
+        several = {"load_balance_hosts": "random"} if "," in options["host"] else {}
         self._conninfo = make_conninfo(
-            **given | several,
+            **options | several,
             gssencmode="disable",
             application_name=self._name,
             client_encoding="UTF8",
@@ -155,24 +155,26 @@ class PostgresClient:
         except (psycopg.Error, OSError, ValueError) as error:
             reason = _reason(error)
         raise StoreUnavailable(
-            f"PostgreSQL at {self.place}: {reason}", told=f"PostgreSQL: {reason}"
+            f"PostgreSQL at {self.place}: {reason}", public_reason=f"PostgreSQL: {reason}"
         )
 
     async def _opened(self) -> _Connection:
         """Return the connection, opened again if the last one has ended."""
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        held = self._connection
-        if held is not None and not held.closed and not held.has_input():
-            return held
+        current = self._connection
+        if current is not None and not current.closed and not current.has_input():
+            return current
         self._give_up()
-        made = await _Connection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        connection = await _Connection.connect(
+            self._conninfo, autocommit=True, prepare_threshold=None
+        )
         with ExitStack() as failed:
-            failed.callback(made.pgconn.finish)
-            await self._prepare(made)
+            failed.callback(connection.pgconn.finish)
+            await self._prepare(connection)
             failed.pop_all()
-        self._connection = made
-        return made
+        self._connection = connection
+        return connection
 
     async def _prepare(self, connection: _Connection) -> None:
         """Ensure that no earlier query of ours is still running, and that the tables exist."""
@@ -223,12 +225,12 @@ async def _lay_out(connection: _Connection) -> int:
         await connection.execute(
             "CREATE TABLE IF NOT EXISTS modelvine.layout (version int NOT NULL)"
         )
-        taken = await _version(connection)
-        for step in _STEPS[taken:]:
+        version = await _version(connection)
+        for step in _STEPS[version:]:
             await connection.execute(step)
-        if taken < SCHEMA:
+        if version < SCHEMA:
             await connection.execute("INSERT INTO modelvine.layout VALUES (%s)", (SCHEMA,))
-    return max(taken, SCHEMA)
+    return max(version, SCHEMA)
 
 
 _STATES = {
@@ -250,21 +252,21 @@ def _reason(error: Exception) -> str:
         )
     if isinstance(error, psycopg.Error) and error.sqlstate:
         code = f"{type(error).__name__} {error.sqlstate}"
-        known = _STATES.get(error.sqlstate)
-        return f"{known} ({code})" if known else code
-    said = str(error)
-    return next((r for words, r in _REFUSALS.items() if words in said), type(error).__name__)
+        reason = _STATES.get(error.sqlstate)
+        return f"{reason} ({code})" if reason else code
+    text = str(error)
+    return next((r for fragment, r in _REFUSALS.items() if fragment in text), type(error).__name__)
 
 
 def _check(url: str) -> tuple[str, dict[str, Any]]:
     """Return where the server is, without user and password, and what the URL says; raise `ValueError`."""
     try:
-        said = dict(conninfo_to_dict(url))
+        options = dict(conninfo_to_dict(url))
     except psycopg.Error:
         raise ValueError(_USAGE) from None
     # Other options of the library would lift our limits.
-    if not all(option in _OPTIONS or option.startswith("ssl") for option in said):
+    if not all(option in _OPTIONS or option.startswith("ssl") for option in options):
         raise ValueError(_USAGE)
-    if not said.get("host") or "//" not in url:
+    if not options.get("host") or "//" not in url:
         raise ValueError(_USAGE)
-    return f"{said['host']}:{said.get('port', 5432)}/{said.get('dbname', '')}", said
+    return f"{options['host']}:{options.get('port', 5432)}/{options.get('dbname', '')}", options

@@ -90,7 +90,7 @@ class LocalAIGrpc:
             # The status needs neither a model nor a turn.
             yield await self._own.status(worker)
             return
-        async with self._backend.under_way(worker, request) as errand:
+        async with self._backend.start_request(worker, request) as errand:
             if request.kind in SERVED:
                 yield await self._others.answer(request, name, errand)
                 return
@@ -100,18 +100,18 @@ class LocalAIGrpc:
     async def _begun(
         self, request: Request, name: str, errand: BackendRequest, open_: AsyncExitStack
     ) -> Answer:
-        if (said := self._passed(request, errand.worker, *CALLS)) is not None:
+        if (original := self._passed(request, errand.worker, *CALLS)) is not None:
             with suppress(TemplateFailed):
-                return await open_.enter_async_context(self._own.answer(said, errand))
+                return await open_.enter_async_context(self._own.answer(original, errand))
         return await open_.enter_async_context(self._texts.answer(request, name, errand))
 
     def _passed(self, request: Request, worker: Worker, *calls: str) -> Verbatim | None:
         """Return the caller's own message if it can be passed on: a chat only to a backend whose template works."""
-        said = request.verbatim
-        if said is None or said.protocol != worker.dialect or said.call not in calls:
+        original = request.verbatim
+        if original is None or original.protocol != worker.dialect or original.call not in calls:
             return None
         works = request.kind is not Kind.CHAT or self._texts.template_works(worker)
-        return said if works else None
+        return original if works else None
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for a backend's health; many answer that only between two texts."""
@@ -123,9 +123,9 @@ class LocalAIGrpc:
 
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Describe the model that a ready backend was told to load: no call of a backend tells more that routing needs."""
-        if fault := await self._backend.locked(worker):
+        if fault := await self._backend.admission_error(worker):
             return WorkerDescription("LocalAI backend", fault=fault)
-        if not await self.alive(worker) or not await self._backend.ready(worker):
+        if not await self.alive(worker) or not await self._backend.is_ready(worker):
             return None
         return WorkerDescription(
             "LocalAI backend", (OfferedModel(worker.own_model, context_of(worker)),)
@@ -162,7 +162,7 @@ class NonTextClient:
 
     async def _ask(self, errand: BackendRequest, call: str, fields: Mapping[str, object]) -> Any:
         method = METHODS[call]
-        message = method.asked(**fields)
+        message = method.request_class(**fields)
         try:
             try:
                 return await errand.ask(method, message)

@@ -29,7 +29,7 @@ from router.worker_metrics import Figure, FigureValues, valid_figures
 from router.workers import Worker
 
 METHODS = methods_of(LOCALAI)
-_RESULT = METHODS["TTS"].told
+_RESULT = METHODS["TTS"].reply_class
 
 _UNINITIALIZED, _BUSY, _READY = 0, 1, 2
 
@@ -47,30 +47,36 @@ class Backend:
         self._under_way: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def under_way(self, worker: Worker, request: Request) -> AsyncIterator["BackendRequest"]:
+    async def start_request(
+        self, worker: Worker, request: Request
+    ) -> AsyncIterator["BackendRequest"]:
         """Have the model loaded if the worker has load options, and yield the request's errand; raise a `WorkerError`.
 
         The backend counts as having a request in flight. If the request is left before its end, the backend is noted as perhaps
         still working on it.
         """
-        said = metadata_to(worker, request)
+        metadata = metadata_to(worker, request)
         with holding(self._under_way, worker.api):
-            async with self._loader.held(worker, said) as hold:
+            async with self._loader.hold_model(worker, metadata) as hold:
                 errand = BackendRequest(self.channels, self._loader, hold)
                 try:
                     yield errand
                 finally:
-                    if errand.left:
-                        self._lingering.note(worker.service, partial(self._wait_until_idle, errand))
+                    if errand.abandoned:
+                        self._lingering.note_cancelled(
+                            worker.service, partial(self._wait_until_idle, errand)
+                        )
 
     def _is_busy(self, api: str) -> bool:
-        return api in self._under_way or self._loader.busy(api)
+        return api in self._under_way or self._loader.is_loading(api)
 
     async def _wait_until_idle(self, errand: "BackendRequest") -> None:
         """Return once a backend answers a health check, which many do only when they are idle."""
         health = METHODS["Health"]
         try:
-            await self.channels.ask(errand.worker.api, health, health.asked(), errand.said)
+            await self.channels.ask(
+                errand.worker.api, health, health.request_class(), errand.metadata
+            )
         except (RpcFailed, WorkerError):
             return  # no backend works there
 
@@ -78,33 +84,33 @@ class Backend:
         """Make an RPC without fields; return `None` for no answer in time; raise `RpcFailed` or `WorkerFailed`."""
         method = METHODS[name]
         headers = worker_headers.read(worker)
-        return await self.channels.send_probe(worker.api, method, method.asked(), headers)
+        return await self.channels.send_probe(worker.api, method, method.request_class(), headers)
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for a backend's health; one with calls in flight may be silent, so it only has to greet a new connection."""
         if self._is_busy(worker.api):
             return await self.channels.can_connect_grpc(worker.api)
         try:
-            told = await self._glance(worker, "Health")
+            report = await self._glance(worker, "Health")
         except WorkerFailed:
             return False
         except RpcFailed as failed:
             return failed.code != "UNAVAILABLE"
-        return told is not None
+        return report is not None
 
     async def status(self, worker: Worker) -> Any:
         """Return a backend's report of its state and memory; raise `WorkerUnable` if there is none within `ALIVE_SECONDS`."""
         try:
-            told = await self._glance(worker, "Status")
+            report = await self._glance(worker, "Status")
         except RpcFailed as failed:
             raise WorkerUnable(
-                failed.told("the worker reports no status"), param="Status"
+                failed.describe("the worker reports no status"), param="Status"
             ) from failed
-        if told is None:
+        if report is None:
             raise WorkerUnable("the worker reports no status now", param="Status")
-        return told
+        return report
 
-    async def locked(self, worker: Worker) -> str:
+    async def admission_error(self, worker: Worker) -> str:
         """Return how a backend refuses to admit this node, empty if it does not."""
         try:
             await self._glance(worker, "Health")
@@ -112,62 +118,64 @@ class Backend:
             return ""
         except RpcFailed as failed:
             if failed.code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-                return failed.told(f"it does not admit this node: {failed.code}")
+                return failed.describe(f"it does not admit this node: {failed.code}")
         return ""
 
-    async def ready(self, worker: Worker) -> bool:
+    async def is_ready(self, worker: Worker) -> bool:
         """Return whether a backend has a model, or is to load one. Many backends do not report it, and count as ready."""
         try:
-            told = await self._glance(worker, "Status")
+            report = await self._glance(worker, "Status")
         except (WorkerFailed, RpcFailed):
             return True
-        if told is None or told.state in (_BUSY, _READY):
+        if report is None or report.state in (_BUSY, _READY):
             return True
-        return told.state == _UNINITIALIZED and bool(worker.load)
+        return report.state == _UNINITIALIZED and bool(worker.load)
 
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Ask how fast a backend wrote its last answer. One with calls in flight would answer only after them."""
         if self._is_busy(worker.api):
             return {}
         try:
-            told = await self._glance(worker, "GetMetrics")
+            report = await self._glance(worker, "GetMetrics")
         except WorkerFailed:
             return {}
         except RpcFailed as failed:
             return None if failed.code == "UNIMPLEMENTED" else {}
-        if told is None:
+        if report is None:
             return {}
         return valid_figures(
             {
-                Figure.SPEED: told.tokens_per_second,
-                Figure.READ: told.prompt_tokens_processed,
-                Figure.WRITTEN: told.tokens_generated,
+                Figure.SPEED: report.tokens_per_second,
+                Figure.READ: report.prompt_tokens_processed,
+                Figure.WRITTEN: report.tokens_generated,
             }
         )
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a backend by its health, or by its silence while it has calls of this node in flight."""
-        asked = "Health of backend.Backend"
+        question = "Health of backend.Backend"
         try:
-            told = await self._glance(worker, "Health")
+            report = await self._glance(worker, "Health")
         except WorkerFailed as lacks:
-            return Recognition(asked, str(lacks))
+            return Recognition(question, str(lacks))
         except RpcFailed as failed:
             return Recognition(
-                asked, f"{failed.code}: {failed.words}" if failed.words else failed.code
+                question, f"{failed.code}: {failed.words}" if failed.words else failed.code
             )
         described = WorkerDescription("LocalAI backend")
-        if told is not None:
+        if report is not None:
             return Recognition(
-                asked, f"{cleaned(told.message.decode(errors='replace'))!r}", described
+                question, f"{cleaned(report.message.decode(errors='replace'))!r}", described
             )
         if self._is_busy(worker.api) and await self.channels.can_connect_grpc(worker.api):
-            return Recognition(asked, "none yet: it is busy with a request of this node", described)
-        return Recognition(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
+            return Recognition(
+                question, "none yet: it is busy with a request of this node", described
+            )
+        return Recognition(question, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
 
 
 class BackendRequest:
-    """One request to a backend; `said` is the metadata of its calls, and `left` tells that a call was abandoned."""
+    """One request to a backend; `metadata` is the metadata of its calls, and `abandoned` tells that a call was abandoned."""
 
     def __init__(self, channels: Channels, loader: ModelLoader, hold: ModelHold) -> None:
         self._channels = channels
@@ -175,34 +183,36 @@ class BackendRequest:
         self._hold = hold
         self._has_reply = False
         self.worker = hold.worker
-        self.said = hold.said
-        self.left = False
+        self.metadata = hold.metadata
+        self.abandoned = False
 
     async def ask(self, method: Method, message: Any) -> Any:
         """Make one RPC, and return its one answer; raise `RpcFailed`, or a `WorkerError` for a failure without a status."""
         try:
-            told = await self._channels.ask(self.worker.api, method, message, self.said)
+            reply = await self._channels.ask(self.worker.api, method, message, self.metadata)
         except WorkerTimeout as error:
-            self.left = self.left or error.sent
+            self.abandoned = self.abandoned or error.sent
             raise
         except asyncio.CancelledError:
-            self.left = True
+            self.abandoned = True
             raise
-        if isinstance(told, _RESULT) and not told.success:
-            failed = RpcFailed("OK", told.message)
-            failed.redact(message.SerializeToString(), self.said.values())
+        if isinstance(reply, _RESULT) and not reply.success:
+            failed = RpcFailed("OK", reply.message)
+            failed.redact(message.SerializeToString(), self.metadata.values())
             raise failed
         self._has_reply = True
-        return told
+        return reply
 
     @asynccontextmanager
     async def stream(self, method: Method, message: Any) -> AsyncIterator[Replies]:
         """Make an RPC whose replies are streamed; leaving early cancels it, which not every backend heeds."""
-        async with self._channels.stream(self.worker.api, method, message, self.said) as replies:
+        async with self._channels.stream(
+            self.worker.api, method, message, self.metadata
+        ) as replies:
             try:
                 yield replies
             finally:
-                self.left = self.left or not replies.over
+                self.abandoned = self.abandoned or not replies.over
                 self._has_reply = self._has_reply or replies.began
 
     async def try_reload(self, failed: RpcFailed) -> bool:
@@ -247,9 +257,9 @@ def backend_answer(
     return answer
 
 
-def ignored_parameters(asked: WithOtherFields, **said: object) -> list[str]:
-    """Return the parameters without effect: those of `said` that the caller set, and all fields that were not read."""
-    return [*sorted(name for name, value in said.items() if value), *dropped_names(asked)]
+def ignored_parameters(request: WithOtherFields, **parameters: object) -> list[str]:
+    """Return the parameters without effect: those of `metadata` that the caller set, and all fields that were not read."""
+    return [*sorted(name for name, value in parameters.items() if value), *dropped_names(request)]
 
 
 def estimate_usage(*texts: str) -> Usage:

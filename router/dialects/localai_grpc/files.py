@@ -41,11 +41,11 @@ class Folder:
         self._path = path
         self._left = MAX_MADE_BYTES
 
-    def place(self, name: str) -> str:
+    def path_for(self, name: str) -> str:
         """Return the path for a file that the backend is to make."""
         return str(self._path / name)
 
-    async def put(self, name: str, content: bytes) -> str:
+    async def write(self, name: str, content: bytes) -> str:
         """Write a file for the backend, and return its path; raise `WorkerFailed` if it cannot be written."""
         path = self._path / name
         try:
@@ -54,7 +54,7 @@ class Folder:
             raise WorkerFailed(f"{_NO_FILE}: {error.strerror}") from error
         return str(path)
 
-    async def take(self, name: str) -> bytes:
+    async def read_and_remove(self, name: str) -> bytes:
         """Return a file that the backend made, and remove it; raise `WorkerFailed` if it is no plain file, empty or too large."""
         content = await asyncio.to_thread(_read, self._path / name, self._left)
         self._left -= len(content)
@@ -66,32 +66,32 @@ async def shared_folder() -> AsyncIterator[Folder]:
     """Make a folder, and finally remove it with its contents; raise `WorkerFailed` if none can be made."""
     try:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise WorkerFailed(f"{_NO_FILE}: {error.strerror}") from error
     try:
         # On a file system without locks, `remove_stale_folders` removes nothing either.
         with suppress(OSError):
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield Folder(path)
     finally:
-        os.close(held)
+        os.close(descriptor)
         # Removed here, not in a thread: a cancelled task must not wait for anything more.
         shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_stale_folders() -> None:
     """Remove the folders that this user's ended processes left."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            found = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
             continue
         try:
-            if os.fstat(found).st_uid == os.getuid() and _free(found):
-                shutil.rmtree(left, ignore_errors=True)
+            if os.fstat(descriptor).st_uid == os.getuid() and _free(descriptor):
+                shutil.rmtree(folder, ignore_errors=True)
         finally:
-            os.close(found)
+            os.close(descriptor)
 
 
 def _free(folder: int) -> bool:
@@ -103,24 +103,24 @@ def _free(folder: int) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(made, "wb") as file:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 
 
 def _read(path: Path, at_most: int) -> bytes:
     try:
         # Neither follow a link to another file nor block on a pipe.
-        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise WorkerFailed("the worker reported a file that does not exist") from error
     try:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise WorkerFailed("the worker's result is not a plain file")
-        with os.fdopen(found, "rb", closefd=False) as file:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(at_most + 1)
     finally:
-        os.close(found)
+        os.close(descriptor)
     if len(content) > at_most:
         raise WorkerFailed(f"the worker's file has more than {MAX_MADE_BYTES:,} bytes")
     if not content:
@@ -147,19 +147,19 @@ class LockFile:
     """One process's end of the lock file of one backend."""
 
     def __init__(self, api: str) -> None:
-        place = Path(tempfile.gettempdir()) / f"modelvine-loads-{os.getuid()}"
-        self._path = place / sha256(api.encode()).hexdigest()[:32]
+        folder = Path(tempfile.gettempdir()) / f"modelvine-loads-{os.getuid()}"
+        self._path = folder / sha256(api.encode()).hexdigest()[:32]
         self._file = -1
 
-    def enter(self, *, makes: bool = True) -> bool:
-        """Take the shared lock until `leave`; return false if another process loads. With `makes` false no file is created."""
+    def lock_shared(self, *, makes: bool = True) -> bool:
+        """Take the shared lock until `unlock`; return false if another process loads. With `makes` false no file is created."""
         return self._lock(fcntl.LOCK_SH, os.O_CREAT if makes else 0)
 
-    def take(self) -> bool:
-        """Take the exclusive lock until `leave`; return false if another process holds it."""
+    def lock_exclusive(self) -> bool:
+        """Take the exclusive lock until `unlock`; return false if another process holds it."""
         return self._lock(fcntl.LOCK_EX, os.O_CREAT)
 
-    def leave(self) -> None:
+    def unlock(self) -> None:
         """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
@@ -177,12 +177,12 @@ class LockFile:
 
     def write(self, model: str = "", load: str = "", at: float = 0.0) -> str:
         """Record what is loaded, or by default that it is unknown, and return the record's id."""
-        said = {"id": uuid4().hex, "model": model, "load": load, "at": at}
+        record = {"id": uuid4().hex, "model": model, "load": load, "at": at}
         with suppress(OSError):
             if self._file >= 0:
                 os.ftruncate(self._file, 0)
-                os.pwrite(self._file, orjson.dumps(said), 0)
-        return str(said["id"])
+                os.pwrite(self._file, orjson.dumps(record), 0)
+        return str(record["id"])
 
     def _lock(self, how: int, makes: int) -> bool:
         if self._file < 0 and not self._open(makes):
@@ -190,10 +190,10 @@ class LockFile:
         try:
             fcntl.flock(self._file, how | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.leave()
+            self.unlock()
             return False
         except OSError:
-            self.leave()
+            self.unlock()
         return True
 
     def _open(self, makes: int) -> bool:

@@ -32,63 +32,63 @@ _MADE = "made.wav"
 
 async def speak(job: BackendJob) -> Answer:
     """Convert a text to speech."""
-    asked = read_or_reject(audio.read_speech, job.request)
-    refuse_unread_fields(NAME, asked, audio.SPEECH_SHAPING)
-    said = {
-        "text": asked.text,
+    request = read_or_reject(audio.read_speech, job.request)
+    refuse_unread_fields(NAME, request, audio.SPEECH_SHAPING)
+    message = {
+        "text": request.text,
         "model": job.own_model,
-        "voice": voice_of(asked.voice, job.voices),
+        "voice": voice_of(request.voice, job.voices),
     }
-    if asked.language:
-        said["language"] = asked.language
-    missing = ignored_parameters(asked, speed=asked.speed)
-    return await _sound_made(job, "TTS", said, asked.format, missing)
+    if request.language:
+        message["language"] = request.language
+    missing = ignored_parameters(request, speed=request.speed)
+    return await _sound_made(job, "TTS", message, request.format, missing)
 
 
 async def make_sound(job: BackendJob) -> Answer:
     """Generate a sound from a description."""
-    asked = read_or_reject(audio.read_sound, job.request)
-    refuse_unread_fields(NAME, asked, audio.SPEECH_SHAPING)
+    request = read_or_reject(audio.read_sound, job.request)
+    refuse_unread_fields(NAME, request, audio.SPEECH_SHAPING)
     optional = {
-        "duration": asked.seconds,
-        "temperature": asked.influence,
-        "sample": asked.sample,
-        "src_divisor": asked.divisor,
+        "duration": request.seconds,
+        "temperature": request.influence,
+        "sample": request.sample,
+        "src_divisor": request.divisor,
     }
-    given = {name: value for name, value in optional.items() if value is not None}
-    said = {"text": asked.text, "model": job.own_model, **given}
-    missing = ignored_parameters(asked)
-    heard = ["src"] if asked.source else []
-    if not asked.source:
-        return await _sound_made(job, "SoundGeneration", said, asked.format, missing)
+    options = {name: value for name, value in optional.items() if value is not None}
+    message = {"text": request.text, "model": job.own_model, **options}
+    missing = ignored_parameters(request)
+    heard = ["src"] if request.source else []
+    if not request.source:
+        return await _sound_made(job, "SoundGeneration", message, request.format, missing)
     async with shared_folder() as shared:
-        path = await shared.put(f"source{type_of(asked.source).ending}", asked.source)
+        path = await shared.write(f"source{type_of(request.source).ending}", request.source)
         return await _sound_made(
-            job, "SoundGeneration", {**said, "src": path}, asked.format, missing, heard
+            job, "SoundGeneration", {**message, "src": path}, request.format, missing, heard
         )
 
 
 async def transcribe(job: BackendJob) -> Answer:
     """Transcribe or translate a recording."""
-    asked = read_or_reject(audio.read_transcription, job.request)
-    refuse_unread_fields(NAME, asked, audio.TRANSCRIPTION_SHAPING)
-    if asked.words:
+    request = read_or_reject(audio.read_transcription, job.request)
+    refuse_unread_fields(NAME, request, audio.TRANSCRIPTION_SHAPING)
+    if request.words:
         name = "timestamp_granularities"
         raise WorkerUnable(f"{NAME} reports times of segments, not of words", param=name)
     async with shared_folder() as shared:
-        path = await shared.put(f"heard{type_of(asked.audio).ending}", asked.audio)
+        path = await shared.write(f"heard{type_of(request.audio).ending}", request.audio)
         # The field `dst` is the path of the recording.
-        said = {"dst": path, "language": asked.language, "translate": asked.translate}
-        told = await job.ask("AudioTranscription", said)
-    unit = time_unit(max((one.end for one in told.segments), default=0))
+        message = {"dst": path, "language": request.language, "translate": request.translate}
+        reply = await job.ask("AudioTranscription", message)
+    unit = time_unit(max((segment.end for segment in reply.segments), default=0))
     segments = [
-        Segment(one.start * unit, one.end * unit, one.text, tuple(one.tokens))
-        for one in told.segments
+        Segment(segment.start * unit, segment.end * unit, segment.text, tuple(segment.tokens))
+        for segment in reply.segments
     ]
-    text = told.text or "".join(one.text for one in segments)
-    content_type, body = write_transcript(asked, text.strip(), segments)
+    text = reply.text or "".join(segment.text for segment in segments)
+    content_type, body = write_transcript(request, text.strip(), segments)
     # A temperature of 0 is the default.
-    missing = ignored_parameters(asked, prompt=asked.prompt, temperature=asked.temperature)
+    missing = ignored_parameters(request, prompt=request.prompt, temperature=request.temperature)
     return backend_answer(body, content_type, unheard=missing)
 
 
@@ -97,16 +97,17 @@ def voice_of(name: str, directory: str) -> str:
 
     Raise `WorkerUnable` for any other path: a backend opens a file of that name, and its answer shows whether there is one.
     """
-    named = name not in (".", "..") and not set(name) & set("/\\\0")
+    is_name = name not in (".", "..") and not set(name) & set("/\\\0")
     if directory and "\0" not in name:
         root = Path(directory).resolve()
         path = (root / name).resolve()
-        if root in path.parents and (not named or path.is_file()):
+        if root in path.parents and (not is_name or path.is_file()):
             return str(path)
-    if not named:
-        words = "`voice` must be a name without separators"
+    if not is_name:
+        problem = "`voice` must be a name without separators"
         raise WorkerUnable(
-            f"{words}, or a path under router.voice_files" if directory else words, param="voice"
+            f"{problem}, or a path under router.voice_files" if directory else problem,
+            param="voice",
         )
     return name
 
@@ -126,21 +127,21 @@ def time_unit(end: int) -> float:
 async def _sound_made(
     job: BackendJob,
     call: str,
-    said: Mapping[str, object],
-    wanted: AudioFormat | None,
+    message: Mapping[str, object],
+    audio_format: AudioFormat | None,
     missing: list[str],
     heard: Sequence[str] = (),
 ) -> Answer:
-    if wanted not in (None, "wav"):
-        raise WorkerUnable(f"{NAME} returns wav, not {wanted}", param="response_format")
+    if audio_format not in (None, "wav"):
+        raise WorkerUnable(f"{NAME} returns wav, not {audio_format}", param="response_format")
     async with shared_folder() as shared:
-        await job.ask(call, {**said, "dst": shared.place(_MADE)})
-        made = await shared.take(_MADE)
-    found = type_of(made).media
+        await job.ask(call, {**message, "dst": shared.path_for(_MADE)})
+        content = await shared.read_and_remove(_MADE)
+    media_type = type_of(content).media
     # Some backends choose the format themselves, which is accepted if the caller named none.
-    if not found.startswith("audio/") or (wanted and found != "audio/wav"):
+    if not media_type.startswith("audio/") or (audio_format and media_type != "audio/wav"):
         raise WorkerFailed("the worker's sound does not have the requested format")
-    return backend_answer(made, found, unheard=missing, heard=heard)
+    return backend_answer(content, media_type, unheard=missing, heard=heard)
 
 
 USUAL_SIDE = 512
@@ -158,26 +159,26 @@ OWN = frozenset({"mode", "clip_skip", "enable_parameters"})
 
 async def generate(job: BackendJob) -> Answer:
     """Generate images from a description."""
-    asked = read_or_reject(image.read, job.request)
-    refuse_unread_fields(NAME, asked, SHAPING)
+    request = read_or_reject(image.read, job.request)
+    refuse_unread_fields(NAME, request, SHAPING)
     async with shared_folder() as shared:
-        return await _image_made(job, asked, shared, source="")
+        return await _image_made(job, request, shared, source="")
 
 
 async def edit(job: BackendJob) -> Answer:
     """Generate images from a description and another image."""
-    asked = read_or_reject(image.read_edit, job.request)
-    refuse_unread_fields(NAME, asked.image, SHAPING)
-    source = await _source(job, asked)
+    request = read_or_reject(image.read_edit, job.request)
+    refuse_unread_fields(NAME, request.image, SHAPING)
+    source = await _source(job, request)
     async with shared_folder() as shared:
-        path = await shared.put(f"source{type_of(source).ending}", source)
-        return await _image_made(job, asked.image, shared, source=path)
+        path = await shared.write(f"source{type_of(source).ending}", source)
+        return await _image_made(job, request.image, shared, source=path)
 
 
-async def _source(job: BackendJob, asked: Edit) -> bytes:
-    if asked.mask is not None:
+async def _source(job: BackendJob, request: Edit) -> bytes:
+    if request.mask is not None:
         raise WorkerUnable(f"{NAME} does not support `mask`", param="mask")
-    [source, *more] = asked.sources
+    [source, *more] = request.sources
     if more:
         raise WorkerUnable(f"{NAME} edits one image at a time", param="image")
     if isinstance(source, str):
@@ -187,42 +188,42 @@ async def _source(job: BackendJob, asked: Edit) -> bytes:
     return source
 
 
-def localai_parameters(others: Mapping[str, object]) -> Mapping[str, object]:
+def localai_parameters(fields: Mapping[str, object]) -> Mapping[str, object]:
     """Return the parameters of LocalAI's own, by the names of its fields; raise `BadRequest`."""
-    said = {
-        "mode": read_integer(others, "mode", 0, 2**31 - 1),
-        "CLIPSkip": read_integer(others, "clip_skip", 0, 2**31 - 1),
-        "EnableParameters": read_text(others, "enable_parameters", MAX_PARAMETERS),
+    parameters = {
+        "mode": read_integer(fields, "mode", 0, 2**31 - 1),
+        "CLIPSkip": read_integer(fields, "clip_skip", 0, 2**31 - 1),
+        "EnableParameters": read_text(fields, "enable_parameters", MAX_PARAMETERS),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in parameters.items() if value}
 
 
-async def _image_made(job: BackendJob, asked: Image, shared: Folder, *, source: str) -> Answer:
-    own = read_or_reject(localai_parameters, asked.others)
-    first = randrange(1, MOST_SEED) if asked.seed is None else asked.seed  # noqa: S311 (it guards nothing)
+async def _image_made(job: BackendJob, request: Image, shared: Folder, *, source: str) -> Answer:
+    parameters = read_or_reject(localai_parameters, request.others)
+    first = randrange(1, MOST_SEED) if request.seed is None else request.seed  # noqa: S311 (it guards nothing)
     images: list[bytes] = []
-    for number in range(asked.n):
+    for number in range(request.n):
         name = f"made-{number}.png"
-        said = {
-            "width": asked.width or USUAL_SIDE,
-            "height": asked.height or USUAL_SIDE,
-            "step": asked.step or USUAL_STEPS,
+        message = {
+            "width": request.width or USUAL_SIDE,
+            "height": request.height or USUAL_SIDE,
+            "step": request.step or USUAL_STEPS,
             # With the same seed all images would be the same, and a seed of 0 is none.
             "seed": (first + number - 1) % MOST_SEED + 1,
-            "positive_prompt": asked.prompt,
-            "negative_prompt": asked.negative,
-            "dst": shared.place(name),
+            "positive_prompt": request.prompt,
+            "negative_prompt": request.negative,
+            "dst": shared.path_for(name),
             "src": source,
-            **own,
+            **parameters,
         }
-        await job.ask("GenerateImage", said)
-        made = await shared.take(name)
-        if not type_of(made).is_image:
+        await job.ask("GenerateImage", message)
+        content = await shared.read_and_remove(name)
+        if not type_of(content).is_image:
             raise WorkerFailed("the worker's result is not an image")
-        images.append(made)
-    body = write_images(images, created=int(time.time()), base64=asked.base64)
-    heard = sorted(OWN & set(asked.others))
+        images.append(content)
+    body = write_images(images, created=int(time.time()), base64=request.base64)
+    heard = sorted(OWN & set(request.others))
     # A greater seed is changed to one that the backend takes.
-    changed = (asked.seed or 0) > MOST_SEED
-    missing = [name for name in ignored_parameters(asked, seed=changed) if name not in heard]
+    changed = (request.seed or 0) > MOST_SEED
+    missing = [name for name in ignored_parameters(request, seed=changed) if name not in heard]
     return backend_answer(body, unheard=missing, heard=heard)

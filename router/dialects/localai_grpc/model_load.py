@@ -83,11 +83,11 @@ class _Process:
 
 
 class ModelHold:
-    """A model that stays loaded as long as a request needs it; see `ModelLoader.held`."""
+    """A model that stays loaded as long as a request needs it; see `ModelLoader.hold_model`."""
 
-    def __init__(self, process: _Process, worker: Worker, said: Mapping[str, str]) -> None:
+    def __init__(self, process: _Process, worker: Worker, metadata: Mapping[str, str]) -> None:
         self.worker = worker
-        self.said = said
+        self.metadata = metadata
         self.wanted: _Load = (worker.own_model, worker.load)
         self.loads = 0
         self.reloaded = False
@@ -107,7 +107,7 @@ class ModelHold:
         if not self._process.users:
             self._process.left.set()
             if not self._process.loading:
-                self._process.shared.leave()
+                self._process.shared.unlock()
 
 
 class ModelLoader:
@@ -116,28 +116,30 @@ class ModelLoader:
     def __init__(
         self,
         channels: Channels,
-        crew: BackgroundTasks,
+        tasks: BackgroundTasks,
         settings: RouterSettings,
     ) -> None:
-        """Have `crew` run each load until it or the node ends: the request that started it may be cancelled before."""
+        """Have `tasks` run each load until it or the node ends: the request that started it may be cancelled before."""
         self._channels = channels
-        self._crew = crew
+        self._crew = tasks
         self._settings = settings
         self._processes: dict[str, _Process] = {}
 
-    def busy(self, api: str) -> bool:
+    def is_loading(self, api: str) -> bool:
         """Return whether a backend is loading a model for this process."""
         process = self._processes.get(api)
         return process is not None and process.loading
 
     @asynccontextmanager
-    async def held(self, worker: Worker, said: Mapping[str, str]) -> AsyncIterator[ModelHold]:
+    async def hold_model(
+        self, worker: Worker, metadata: Mapping[str, str]
+    ) -> AsyncIterator[ModelHold]:
         """Have a worker's model loaded, and keep it loaded while this context is open; raise a `WorkerError`.
 
         A request for another model at the same backend waits until the running ones have finished, then has its own loaded.
         """
         process = self._process(worker.api)
-        hold = ModelHold(process, worker, said)
+        hold = ModelHold(process, worker, metadata)
         if process.loading:
             raise WorkerLoading
         try:
@@ -167,10 +169,10 @@ class ModelLoader:
         hold.reloaded = True
         async with self._turn(process):
             if process.loads == hold.loads and hold.wanted not in process.tried:
-                if not process.users and not process.shared.enter():
+                if not process.users and not process.shared.lock_shared():
                     raise WorkerLoading
-                why = failed.told(failed.code)
-                log.warning("the worker at %s is reloading its model: %s", worker.api, why)
+                reason = failed.describe(failed.code)
+                log.warning("the worker at %s is reloading its model: %s", worker.api, reason)
                 process.tried.add(hold.wanted)
                 process.loaded, process.record = None, process.shared.write()
             before = hold.loads
@@ -215,7 +217,7 @@ class ModelLoader:
                     await self._load(process, hold)
         finally:
             if not process.users and not process.loading:
-                process.shared.leave()
+                process.shared.unlock()
         raise _busy_error()
 
     async def _refresh_loaded(self, process: _Process, hold: ModelHold) -> None:
@@ -226,24 +228,24 @@ class ModelLoader:
             process.tried.clear()
         if process.users:
             return
-        if not process.shared.enter(makes=bool(hold.worker.load)):
+        if not process.shared.lock_shared(makes=bool(hold.worker.load)):
             raise WorkerLoading
-        told = process.shared.read()
-        if told.id != process.record:
-            known = told.model and told.at > process.since
-            process.loaded = (told.model, told.load) if known else None
-            process.record = told.id
+        record = process.shared.read()
+        if record.id != process.record:
+            current = record.model and record.at > process.since
+            process.loaded = (record.model, record.load) if current else None
+            process.record = record.id
 
     async def _lock_exclusively(self, process: _Process, hold: ModelHold) -> bool:
         """Take the exclusive lock and return true; return false if another process already uses the wanted model there."""
         until = time.monotonic() + self._settings.queue_timeout
-        while not process.shared.take():
-            if process.shared.enter():
-                told = process.shared.read()
-                if (told.model, told.load) == hold.wanted:
-                    process.loaded, process.record = hold.wanted, told.id
+        while not process.shared.lock_exclusive():
+            if process.shared.lock_shared():
+                record = process.shared.read()
+                if (record.model, record.load) == hold.wanted:
+                    process.loaded, process.record = hold.wanted, record.id
                     return False
-                process.shared.leave()
+                process.shared.unlock()
             if time.monotonic() > until:
                 raise _busy_error()
             await asyncio.sleep(_POLL)
@@ -276,19 +278,19 @@ class ModelLoader:
             return failed
         finally:
             process.loading = False
-            process.shared.leave()
+            process.shared.unlock()
 
     async def _send_load(self, hold: ModelHold, message: Any) -> _Outcome:
         api, within = hold.worker.api, self._settings.total_timeout
         try:
-            told = await self._channels.ask(api, _LOAD, message, hold.said, within=within)
+            reply = await self._channels.ask(api, _LOAD, message, hold.metadata, within=within)
         except RpcFailed as failed:
             return failed.as_error("LoadModel")
         except WorkerError as failed:
             return failed
-        if told.success:
+        if reply.success:
             return None
-        return RpcFailed("OK", told.message).as_error("LoadModel")
+        return RpcFailed("OK", reply.message).as_error("LoadModel")
 
     async def _is_same_connection(self, process: _Process, hold: ModelHold) -> bool:
         """Return whether the connection is still the one over which a request failed."""
@@ -304,17 +306,17 @@ class ModelLoader:
         if hold.wanted in process.tried:
             return False
         health, status = _METHODS["Health"], _METHODS["Status"]
-        api, said = hold.worker.api, hold.said
+        api, metadata = hold.worker.api, hold.metadata
         try:
-            await self._channels.send_probe(api, health, health.asked(), said)
+            await self._channels.send_probe(api, health, health.request_class(), metadata)
         except RpcFailed as failed:
             if failed.code == "UNAVAILABLE":
                 return False
         try:
-            told = await self._channels.send_probe(api, status, status.asked(), said)
+            report = await self._channels.send_probe(api, status, status.request_class(), metadata)
         except RpcFailed:
             return True
-        return told is None or told.state not in (_BUSY, _READY)
+        return report is None or report.state not in (_BUSY, _READY)
 
 
 def _busy_error() -> WorkerBusy:
@@ -330,16 +332,16 @@ def _is_wanted(loaded: _Load | None, hold: ModelHold) -> bool:
 
 def model_options(worker: Worker) -> Any:
     """Return a worker's options as `ModelOptions`, ignoring case, `_` and `-` in names; raise `WorkerFailed` for any other."""
-    message = _LOAD.asked()
-    fields = {_plain(name): name for name in _LOAD.asked.DESCRIPTOR.fields_by_name}
-    for given, value in worker.load_options.items():
-        name = fields.get(_plain(given))
+    message = _LOAD.request_class()
+    fields = {_plain(name): name for name in _LOAD.request_class.DESCRIPTOR.fields_by_name}
+    for option, value in worker.load_options.items():
+        name = fields.get(_plain(option))
         if name is None:
-            raise WorkerFailed(f"the load option {given[:64]!r} is unknown to LocalAI")
+            raise WorkerFailed(f"the load option {option[:64]!r} is unknown to LocalAI")
         try:
             _set(message, name, value)
         except (AttributeError, TypeError, ValueError) as error:
-            raise WorkerFailed(f"the load option {given[:64]!r} has a wrong value") from error
+            raise WorkerFailed(f"the load option {option[:64]!r} has a wrong value") from error
     if not message.Model:
         message.Model = worker.own_model
     return message
@@ -347,8 +349,8 @@ def model_options(worker: Worker) -> Any:
 
 def context_of(worker: Worker) -> int:
     """Return the context size with which the model is loaded, 0 if that is left to the backend."""
-    said = (v for name, v in worker.load_options.items() if _plain(name) == "contextsize")
-    return count_of(next(said, 0))
+    sizes = (v for name, v in worker.load_options.items() if _plain(name) == "contextsize")
+    return count_of(next(sizes, 0))
 
 
 def _plain(name: str) -> str:
@@ -370,5 +372,5 @@ def _set_both(message: Any, value: Option) -> None:
     message.FlashAttention = text.lower() not in _OFF
     number = message.DESCRIPTOR.fields_by_name[_FLASH].number
     tag = number << 3 | 2
-    said = text.encode()[:64]
-    message.MergeFromString(bytes([tag & 0x7F | 0x80, tag >> 7, len(said)]) + said)
+    encoded = text.encode()[:64]
+    message.MergeFromString(bytes([tag & 0x7F | 0x80, tag >> 7, len(encoded)]) + encoded)

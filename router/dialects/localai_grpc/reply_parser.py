@@ -24,8 +24,8 @@ class ReplyTexts:
     its limit counts as cut off. Its tokens are the backend's count, or else `counted_later`, or else an estimate.
     """
 
-    def __init__(self, asked: TextRequest, choice: int, body: Mapping[str, object]) -> None:
-        self._asked = asked
+    def __init__(self, request: TextRequest, choice: int, body: Mapping[str, object]) -> None:
+        self._asked = request
         self._choice = choice
         self._limit = body.get("Tokens")
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -37,7 +37,7 @@ class ReplyTexts:
         self.counted_later: Usage | None = None
 
     @property
-    def counted(self) -> bool:
+    def has_counts(self) -> bool:
         """Whether any reply reported tokens."""
         return self._tokens.count > 0
 
@@ -51,18 +51,18 @@ class ReplyTexts:
         if reply is None:
             rest = self._decoder.decode(b"", final=True)
             return OutputPiece(rest, self._reason(), self.counted_later, over=True)
-        self._tokens.heard(reply.tokens)
+        self._tokens.record(reply.tokens)
         self._prompt = max(self._prompt, reply.prompt_tokens)
         text = self._decoder.decode(reply.message)
         self._bytes += len(reply.message)
-        if text and not self.counted and self._kept <= COUNTABLE:
+        if text and not self.has_counts and self._kept <= COUNTABLE:
             self._texts.append(text)
             self._kept += len(text)
         return OutputPiece(text, usage=self._usage())
 
     def _usage(self) -> Usage | None:
         """Return the usage so far, `None` from a backend that reports no counts."""
-        if not self.counted:
+        if not self.has_counts:
             return None
         if self._prompt:
             return Usage(self._prompt, self._tokens.count)
@@ -83,15 +83,15 @@ def reason(limit: object, written: int) -> Reason:
 
 
 def parse_reply(
-    asked: TextRequest, choice: int, body: Mapping[str, object], reply: Any
+    request: TextRequest, choice: int, body: Mapping[str, object], reply: Any
 ) -> OutputPiece:
     """Read the one reply for a choice; raise `WorkerFailed` if it must be JSON and is not."""
-    replies = ReplyTexts(asked, choice, body)
-    said, end = replies.read(asked, reply), replies.read(asked, None)
-    text = said.text + end.text
-    if asked.schema is not None and end.reason != "length":
+    replies = ReplyTexts(request, choice, body)
+    piece, end = replies.read(request, reply), replies.read(request, None)
+    text = piece.text + end.text
+    if request.schema is not None and end.reason != "length":
         _check_json(text)
-    return OutputPiece(text, end.reason, said.usage)
+    return OutputPiece(text, end.reason, piece.usage)
 
 
 def _check_json(text: str) -> None:
@@ -111,7 +111,7 @@ class ReplyTokens:
         self._sum = 0
         self._rising = True
 
-    def heard(self, tokens: int) -> None:
+    def record(self, tokens: int) -> None:
         """Take in the count of one reply."""
         if tokens <= 0:
             return

@@ -45,11 +45,11 @@ LLAMA_CPP_NAMES = frozenset(_READ)
 """The fields of llama.cpp's server that are read here."""
 
 
-def llama_cpp_fields(others: Mapping[str, object]) -> dict[str, object]:
+def llama_cpp_fields(fields: Mapping[str, object]) -> dict[str, object]:
     """Translate llama.cpp's parameters to fields of `PredictOptions`; raise `WorkerRejected` for a wrong value."""
     try:
         return {
-            field: read(others, name) for name, (field, read) in _READ.items() if name in others
+            field: read(fields, name) for name, (field, read) in _READ.items() if name in fields
         }
     except BadRequest as error:
         raise refused(str(error), error.param or "") from error
@@ -84,7 +84,7 @@ def grammar_of(schema: Mapping[str, object]) -> str:
     if not schema:
         return f"root ::= object\n{_JSON}"
     rules = _Rules()
-    root = rules.of(schema, 0)
+    root = rules.rule_for(schema, 0)
     return "\n".join((f"root ::= {root}", *rules.lines, _JSON))
 
 
@@ -92,52 +92,53 @@ class _Rules:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def of(self, schema: object, depth: int) -> str:
+    def rule_for(self, schema: object, depth: int) -> str:
         """Return the name of the rule for a schema."""
         if schema is True or schema == {}:
             return "value"
         if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
             raise _cannot("a schema of this shape or depth")
-        said = {name: value for name, value in schema.items() if name not in _WORDS}
-        match said:
-            case {"type": str(kind)} if kind in _BASIC and len(said) == 1:
+        keywords = {name: value for name, value in schema.items() if name not in _WORDS}
+        match keywords:
+            case {"type": str(kind)} if kind in _BASIC and len(keywords) == 1:
                 return kind
             case {"type": "array", **rest} if not set(rest) - {"items"}:
                 return self._list(rest.get("items", True), depth)
             case {"type": "object", **rest}:
                 return self._object(rest, depth)
-        return self._rule(" | ".join(self._alternatives(said, depth)))
+        return self._rule(" | ".join(self._alternatives(keywords, depth)))
 
-    def _alternatives(self, said: Mapping[str, object], depth: int) -> Iterator[str]:
-        match said:
+    def _alternatives(self, keywords: Mapping[str, object], depth: int) -> Iterator[str]:
+        match keywords:
             case {"const": value, **rest} if not set(rest) - {"type"}:
                 yield _literal(value)
             case {"enum": [_, *_] as values, **rest} if not set(rest) - {"type"}:
                 yield from map(_literal, values)
-            case {"anyOf": [_, *_] as some} if len(said) == 1:
-                yield from (self.of(one, depth + 1) for one in some)
+            case {"anyOf": [_, *_] as some} if len(keywords) == 1:
+                yield from (self.rule_for(schema, depth + 1) for schema in some)
             case {"type": [_, *_] as kinds, **rest}:
-                yield from (self.of({**rest, "type": kind}, depth + 1) for kind in kinds)
+                yield from (self.rule_for({**rest, "type": kind}, depth + 1) for kind in kinds)
             case _:
-                raise _cannot(", ".join(sorted(map(str, said))) or "nothing")
+                raise _cannot(", ".join(sorted(map(str, keywords))) or "nothing")
 
     def _list(self, items: object, depth: int) -> str:
-        item = self.of(items, depth + 1)
+        item = self.rule_for(items, depth + 1)
         return self._rule(f'"[" ws ( {item} ( "," ws {item} )* )? "]" ws')
 
-    def _object(self, said: Mapping[str, object], depth: int) -> str:
-        unknown = set(said) - {"properties", "required", "additionalProperties"}
-        properties, required = said.get("properties", {}), said.get("required", [])
+    def _object(self, keywords: Mapping[str, object], depth: int) -> str:
+        unknown = set(keywords) - {"properties", "required", "additionalProperties"}
+        properties, required = keywords.get("properties", {}), keywords.get("required", [])
         if unknown or not isinstance(properties, Mapping) or not isinstance(required, list):
             raise _cannot(", ".join(sorted(map(str, unknown))) or "such an object")
-        if said.get("additionalProperties") not in (None, False, True):
+        if keywords.get("additionalProperties") not in (None, False, True):
             raise _cannot("additionalProperties")
         if not all(name in properties for name in required):
             raise _cannot("a required property without a schema")
-        if not properties and said.get("additionalProperties") is not False:
+        if not properties and keywords.get("additionalProperties") is not False:
             return "object"
         pairs = [
-            f'{_literal(name)} ":" ws {self.of(one, depth + 1)}' for name, one in properties.items()
+            f'{_literal(name)} ":" ws {self.rule_for(schema, depth + 1)}'
+            for name, schema in properties.items()
         ]
         return self._rule(f'"{{" ws {""" "," ws """.join(pairs)} "}}" ws')
 
@@ -158,9 +159,9 @@ def _literal(value: object) -> str:
     return f'"{escaped}" ws'
 
 
-def _cannot(what: str) -> WorkerUnable:
+def _cannot(part: str) -> WorkerUnable:
     return WorkerUnable(
-        f"LocalAI's grammars cannot enforce this schema: {what[:200]}", param="response_format"
+        f"LocalAI's grammars cannot enforce this schema: {part[:200]}", param="response_format"
     )
 
 
@@ -182,28 +183,28 @@ _VIDEO = re.compile(r"data:video/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 _IMAGE = re.compile(r"data:image/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 
 
-def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
+def mapped(request: TextRequest, _: Worker) -> MappedRequest:
     """Translate a request to LocalAI; raise `WorkerUnable` if that would change the answer."""
-    others = dict(asked.others)
-    said: dict[str, object] = _sampling(asked)
+    others = dict(request.others)
+    shared: dict[str, object] = _sampling(request)
     if (bias := _bias(others.pop("logit_bias", None))) is not None:
-        said["LogitBias"] = bias
-    said |= llama_cpp_fields(others)
+        shared["LogitBias"] = bias
+    shared |= llama_cpp_fields(others)
     others = {name: value for name, value in others.items() if name not in LLAMA_CPP_NAMES}
-    if asked.schema is not None:
-        if "Grammar" in said:
+    if request.schema is not None:
+        if "Grammar" in shared:
             raise WorkerUnable("use a schema or a grammar, not both", param="grammar")
-        said["Grammar"] = grammar_of(asked.schema)
-    bodies = _chats(asked) if asked.kind is Kind.CHAT else _completions(asked)
-    unheard: tuple[str, ...] = ("min_p",) if asked.sampling.min_p is not None else ()
+        shared["Grammar"] = grammar_of(request.schema)
+    bodies = _chats(request) if request.kind is Kind.CHAT else _completions(request)
+    unheard: tuple[str, ...] = ("min_p",) if request.sampling.min_p is not None else ()
     # A greater seed is cut to 31 bits: it is the same each time, but not the caller's.
-    unheard += ("seed",) if (asked.sampling.seed or 0) > MOST_SEED else ()
+    unheard += ("seed",) if (request.sampling.seed or 0) > MOST_SEED else ()
     # A text that must be JSON is checked before it is passed on: backends without grammars ignore one silently.
-    streamed = asked.stream and asked.schema is None
+    streamed = request.stream and request.schema is None
     return MappedRequest(
         STREAM if streamed else PREDICT,
-        tuple(body | said | _seeded(asked, choice) for choice, body in enumerate(bodies)),
-        (*unheard, *values.dropped_names(replace(asked, others=others))),
+        tuple(body | shared | _seeded(request, choice) for choice, body in enumerate(bodies)),
+        (*unheard, *values.dropped_names(replace(request, others=others))),
         streamed,
     )
 
@@ -214,66 +215,66 @@ def uses_own_template(body: Mapping[str, object]) -> bool:
 
 
 def render_chat(
-    asked: TextRequest, body: Mapping[str, object], template: Template
+    request: TextRequest, body: Mapping[str, object], template: Template
 ) -> tuple[TextRequest, Mapping[str, object]]:
     """Return the request and the body of a chat rendered as one text, which stops where another message would begin."""
-    chat = rendered(template, [_message(message) for message in asked.messages])
-    stops = (*asked.stop, *chat.stops)
+    chat = rendered(template, [_message(message) for message in request.messages])
+    stops = (*request.stop, *chat.stops)
     rest = {k: v for k, v in body.items() if k not in ("UseTokenizerTemplate", "Messages")}
-    return replace(asked, stop=stops), {**rest, "Prompt": chat.prompt, "StopPrompts": list(stops)}
+    return replace(request, stop=stops), {**rest, "Prompt": chat.prompt, "StopPrompts": list(stops)}
 
 
-def _sampling(asked: TextRequest) -> dict[str, object]:
-    given: Sampling = asked.sampling
-    unlimited = 0 if asked.kind is Kind.CHAT else COMPLETION_TOKENS
-    greedy = given.temperature == 0 or given.top_p == 0
+def _sampling(request: TextRequest) -> dict[str, object]:
+    sampling: Sampling = request.sampling
+    unlimited = 0 if request.kind is Kind.CHAT else COMPLETION_TOKENS
+    greedy = sampling.temperature == 0 or sampling.top_p == 0
     return {
-        "Tokens": given.max_tokens or unlimited,
-        "Temperature": 0.0 if greedy else _or(given.temperature, TEMPERATURE),
-        "TopP": TOP_P if greedy else _or(given.top_p, TOP_P),
-        "TopK": given.top_k or TOP_K,
-        "TypicalP": given.typical_p or 1.0,
+        "Tokens": sampling.max_tokens or unlimited,
+        "Temperature": 0.0 if greedy else _or(sampling.temperature, TEMPERATURE),
+        "TopP": TOP_P if greedy else _or(sampling.top_p, TOP_P),
+        "TopK": sampling.top_k or TOP_K,
+        "TypicalP": sampling.typical_p or 1.0,
         "TailFreeSamplingZ": 1.0,
-        "Penalty": _or(given.repetition_penalty, 1.0),
+        "Penalty": _or(sampling.repetition_penalty, 1.0),
         "Repeat": REPEAT,
-        "FrequencyPenalty": _or(given.frequency_penalty, 0.0),
-        "PresencePenalty": _or(given.presence_penalty, 0.0),
-        "StopPrompts": list(asked.stop),
+        "FrequencyPenalty": _or(sampling.frequency_penalty, 0.0),
+        "PresencePenalty": _or(sampling.presence_penalty, 0.0),
+        "StopPrompts": list(request.stop),
     }
 
 
-def _or(given: float | None, usual: float) -> float:
-    return usual if given is None else given
+def _or(value: float | None, usual: float) -> float:
+    return usual if value is None else value
 
 
-def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
+def _seeded(request: TextRequest, choice: int) -> dict[str, object]:
     """Return the seed of one choice: with the same seed all would be the same text. Without one, each call draws its own."""
-    seed = asked.sampling.seed
+    seed = request.sampling.seed
     return {} if seed is None else {"Seed": (seed + choice) & MOST_SEED}
 
 
-def _completions(asked: TextRequest) -> list[dict[str, object]]:
-    return [{"Prompt": asked.prompts[choice // asked.n]} for choice in range(asked.choices)]
+def _completions(request: TextRequest) -> list[dict[str, object]]:
+    return [{"Prompt": request.prompts[choice // request.n]} for choice in range(request.choices)]
 
 
-def _chats(asked: TextRequest) -> list[dict[str, object]]:
-    seen: dict[str, object] = {}
+def _chats(request: TextRequest) -> list[dict[str, object]]:
+    media: dict[str, object] = {}
     for kind, (name, read) in _FILES.items():
-        files = [read(part) for message in asked.messages for part in _parts(message, kind)]
+        files = [read(part) for message in request.messages for part in _parts(message, kind)]
         if len(files) > MAX_IMAGES:
             raise WorkerUnable(f"at most {MAX_IMAGES} files of a kind", param="messages")
-        seen |= {name: files} if files else {}
-    messages = [_message(message) for message in asked.messages]
-    said = seen | {"UseTokenizerTemplate": True, "Messages": messages}
+        media |= {name: files} if files else {}
+    messages = [_message(message) for message in request.messages]
+    body = media | {"UseTokenizerTemplate": True, "Messages": messages}
     # The long parts are shared between the choices, of which there may be many.
-    return [said] * asked.choices
+    return [body] * request.choices
 
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
     role = message.get("role")
     # Templates do not know `developer`, OpenAI's newer name for the system role.
-    said = "system" if role == "developer" else role
-    return {"role": said, "content": text_of(_texts_only(message))}
+    target_role = "system" if role == "developer" else role
+    return {"role": target_role, "content": text_of(_texts_only(message))}
 
 
 def _texts_only(message: Mapping[str, object]) -> Mapping[str, object]:
@@ -303,8 +304,8 @@ def _sound(part: Mapping[str, object]) -> str:
 
 def _film(part: Mapping[str, object]) -> str:
     match part:
-        case {"video_url": {"url": str(url)}} if found := _VIDEO.fullmatch(url):
-            return found[1]
+        case {"video_url": {"url": str(url)}} if data_uri := _VIDEO.fullmatch(url):
+            return data_uri[1]
     raise WorkerUnable("LocalAI accepts videos only as `data:` URLs in base64", param="messages")
 
 
@@ -314,13 +315,13 @@ def _image(part: Mapping[str, object]) -> str:
             pass
         case _:
             raise WorkerUnable("an image must have a `url`", param="messages")
-    found = _IMAGE.fullmatch(url)
-    if found is None:
+    data_uri = _IMAGE.fullmatch(url)
+    if data_uri is None:
         # A URL is not fetched: that would let a stranger send requests from inside the network.
         raise WorkerUnable(
             "LocalAI accepts images only as `data:` URLs in base64", param="messages"
         )
-    return found[1]
+    return data_uri[1]
 
 
 _FILES: Mapping[str, tuple[str, Callable[[Mapping[str, object]], str]]] = {
@@ -331,12 +332,12 @@ _FILES: Mapping[str, tuple[str, Callable[[Mapping[str, object]], str]]] = {
 """By type, the parts of messages that are files: their field in `PredictOptions`, and the function that reads them."""
 
 
-def _bias(given: object) -> str | None:
+def _bias(value: object) -> str | None:
     """Return `logit_bias` as JSON text, `None` if there is none."""
-    if not given:
+    if not value:
         return None
-    if not isinstance(given, dict) or len(given) > MAX_BIASES:
+    if not isinstance(value, dict) or len(value) > MAX_BIASES:
         raise refused("`logit_bias` must be an object of numbers", "logit_bias")
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in given.values()):
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in value.values()):
         raise refused("`logit_bias` must be an object of numbers", "logit_bias")
-    return orjson.dumps(given).decode()
+    return orjson.dumps(value).decode()

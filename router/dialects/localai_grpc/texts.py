@@ -41,18 +41,18 @@ class TokenCounter:
         self._channels = channels
         self._cannot: dict[str, float] = {}
 
-    async def spent(
-        self, errand: BackendRequest, asked: TextRequest, choice: int, text: str
+    async def count_usage(
+        self, errand: BackendRequest, request: TextRequest, choice: int, text: str
     ) -> Usage | None:
         """Return the usage of one choice, `None` if it cannot be counted. A chat's prompt, made by a template, is estimated."""
         written = await self._tokens(errand, text)
         if written is None:
             return None
-        if asked.kind is not Kind.CHAT:
-            read = await self._tokens(errand, asked.prompts[choice // asked.n])
+        if request.kind is not Kind.CHAT:
+            read = await self._tokens(errand, request.prompts[choice // request.n])
             if read is not None:
                 return Usage(read, written)
-        return Usage(estimate_prompt_tokens(asked, choice), written, estimated=True)
+        return Usage(estimate_prompt_tokens(request, choice), written, estimated=True)
 
     async def _tokens(self, errand: BackendRequest, text: str) -> int | None:
         api, now = errand.worker.api, time.monotonic()
@@ -61,14 +61,14 @@ class TokenCounter:
         if not text:
             return 0
         try:
-            message = _TOKENIZE.asked(Prompt=text)
-            told = await self._channels.send_probe(api, _TOKENIZE, message, errand.said)
+            message = _TOKENIZE.request_class(Prompt=text)
+            reply = await self._channels.send_probe(api, _TOKENIZE, message, errand.metadata)
         except RpcFailed:
-            told = None
-        count = max(told.length, len(told.tokens)) if told is not None else 0
+            reply = None
+        count = max(reply.length, len(reply.tokens)) if reply is not None else 0
         if count > 0:
             return count
-        put_newest(self._cannot, api, now, most=MAX_WORKERS)
+        put_newest(self._cannot, api, now, limit=MAX_WORKERS)
         return None
 
 
@@ -116,11 +116,11 @@ class Texts:
         self, request: Request, model: str, errand: BackendRequest
     ) -> AsyncIterator[Answer]:
         """Send the request; entering waits for the first byte and raises a `WorkerError` until then."""
-        asked, mapped = MAPPING.read(request, errand.worker)
-        pending = _PendingText(errand, asked, mapped, text_form(request, model))
+        text_request, mapped = MAPPING.read(request, errand.worker)
+        pending = _PendingText(errand, text_request, mapped, text_form(request, model))
         async with self._stream(pending) if mapped.streamed else self._whole(pending) as answer:
             answer.headers = mapped.headers
-            answer.hides_usage = answer.streamed and not asked.include_usage
+            answer.hides_usage = answer.streamed and not text_request.include_usage
             yield answer
 
     @asynccontextmanager
@@ -131,16 +131,16 @@ class Texts:
             if time.monotonic() > ends:
                 raise WorkerTimeout("answer", self._settings.total_timeout)
 
-            async def ask(asked: TextRequest, body: Body, number: int = number) -> list[Event]:
+            async def ask(request: TextRequest, body: Body, number: int = number) -> list[Event]:
                 errand = pending.errand
                 reply = await errand.ask(METHODS[request_mapping.PREDICT], _message(body))
-                said = reply_parser.parse_reply(asked, number, body, reply)
-                if said.usage is None:
-                    spent = await self.counter.spent(errand, asked, number, said.text)
-                    if spent is not None:
-                        ended = reply_parser.reason(body["Tokens"], spent.completion)
-                        said = replace(said, usage=spent, reason=ended)
-                return in_one_piece(asked, number, said)
+                piece = reply_parser.parse_reply(request, number, body, reply)
+                if piece.usage is None:
+                    usage = await self.counter.count_usage(errand, request, number, piece.text)
+                    if usage is not None:
+                        ended = reply_parser.reason(body["Tokens"], usage.completion)
+                        piece = replace(piece, usage=usage, reason=ended)
+                return in_one_piece(request, number, piece)
 
             events += await self.ask_with_retries(pending, number, ask)
         said = [event for event in events if not isinstance(event, Usage)]
@@ -173,25 +173,27 @@ class Texts:
     async def ask_with_retries(self, pending: _PendingText, number: int, ask: Ask[_T]) -> _T:
         """Ask for one choice: with the node's template if the worker's failed, and again if its model was reloaded."""
         errand = pending.errand
-        said = pending.asked, pending.mapped.bodies[number]
-        own = request_mapping.uses_own_template(said[1]) and self.template_works(errand.worker)
-        if request_mapping.uses_own_template(said[1]) and not own:
-            said = request_mapping.render_chat(*said, errand.worker.template)
-        asked, body = said
+        sent = pending.asked, pending.mapped.bodies[number]
+        uses_own = request_mapping.uses_own_template(sent[1]) and self.template_works(errand.worker)
+        if request_mapping.uses_own_template(sent[1]) and not uses_own:
+            sent = request_mapping.render_chat(*sent, errand.worker.template)
+        request, body = sent
         while True:
             try:
-                told = await ask(asked, body)
+                result = await ask(request, body)
             except RpcFailed as failed:
                 if failed.code == "UNKNOWN" and request_mapping.uses_own_template(body):
-                    asked, body = request_mapping.render_chat(asked, body, errand.worker.template)
+                    request, body = request_mapping.render_chat(
+                        request, body, errand.worker.template
+                    )
                 elif await errand.try_reload(failed):
-                    asked, body = said
+                    request, body = sent
                 else:
                     raise failed.as_error(pending.mapped.path) from failed
             else:
-                if own and not request_mapping.uses_own_template(body):
+                if uses_own and not request_mapping.uses_own_template(body):
                     self._template_failed(errand.worker)
-                return told
+                return result
 
     def template_works(self, worker: Worker) -> bool:
         """Return whether a backend is to render chats by its own template."""
@@ -201,7 +203,7 @@ class Texts:
         return since is None or time.monotonic() - since >= TEMPLATE_AGAIN
 
     def _template_failed(self, worker: Worker) -> None:
-        put_newest(self._failing, worker.api, time.monotonic(), most=MAX_WORKERS)
+        put_newest(self._failing, worker.api, time.monotonic(), limit=MAX_WORKERS)
 
 
 class _ChoiceStream:
@@ -250,38 +252,40 @@ class _ChoiceStream:
         """Cancel the current choice's call at the worker."""
         await self._open.aclose()
 
-    async def _ask(self, asked: TextRequest, body: Body) -> bytes:
+    async def _ask(self, request: TextRequest, body: Body) -> bytes:
         """Make one call, and return its first events; a failure until then may be mended."""
         await self._open.aclose()
         self._open = AsyncExitStack()
         stream = self._pending.errand.stream(METHODS[request_mapping.STREAM], _message(body))
         self._replies = await self._open.enter_async_context(stream)
-        self._heard = reply_parser.ReplyTexts(asked, self._number, body)
-        self._told = ChoiceReader(asked, self._heard.read, self._number)
+        self._heard = reply_parser.ReplyTexts(request, self._number, body)
+        self._told = ChoiceReader(request, self._heard.read, self._number)
         written = b""
         while not written and not self._told.ended:
             written = await self._next()
         return written
 
     async def _next(self) -> bytes:
-        reply, heard = await self._replies.next(), self._heard
+        reply, texts = await self._replies.next(), self._heard
         if reply is None:
-            heard.counted_later = await self._count()
-        events = self._told.take(reply)
-        spent = _sum(events)
+            texts.counted_later = await self._count()
+        events = self._told.feed(reply)
+        usage = _sum(events)
         if self._told.ended and reply is not None:
             # The text was ended at a stop string, found by the node.
-            spent = await self._count() or spent
-        self._spent += spent
+            usage = await self._count() or usage
+        self._spent += usage
         form = self._pending.form
         return b"".join(form.event(event) for event in events if not isinstance(event, Usage))
 
     async def _count(self) -> Usage | None:
         """Have the text's tokens counted if the replies report none."""
-        if self._heard.counted:
+        if self._heard.has_counts:
             return None
-        asked, errand = self._pending.asked, self._pending.errand
-        return await self._texts.counter.spent(errand, asked, self._number, self._heard.text)
+        request, errand = self._pending.asked, self._pending.errand
+        return await self._texts.counter.count_usage(
+            errand, request, self._number, self._heard.text
+        )
 
 
 def _sum(events: Iterable[Event]) -> Usage:
@@ -290,6 +294,6 @@ def _sum(events: Iterable[Event]) -> Usage:
 
 def _message(body: Body) -> Any:
     # Without a seed it would be 0, and all answers would be the same.
-    return METHODS[request_mapping.PREDICT].asked(
+    return METHODS[request_mapping.PREDICT].request_class(
         **{"Seed": secrets.randbelow(request_mapping.MOST_SEED), **body}
     )

@@ -48,16 +48,16 @@ async def serve_store(job: BackendJob) -> Answer:
     """Set, delete, get or find entries of a store."""
     match read_or_reject(read_store, job.request):
         case Set(keys, values):
-            said = [{"Bytes": decode_value(value)} for value in values]
-            await job.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
+            encoded = [{"Bytes": decode_value(value)} for value in values]
+            await job.ask("StoresSet", {"Keys": _keys(keys), "Values": encoded})
         case StoreDelete(keys):
             await job.ask("StoresDelete", {"Keys": _keys(keys)})
         case Get(keys):
-            told = await job.ask("StoresGet", {"Keys": _keys(keys)})
-            return backend_answer(write_store(*_columns(told)))
+            reply = await job.ask("StoresGet", {"Keys": _keys(keys)})
+            return backend_answer(write_store(*_columns(reply)))
         case Find(key, top):
-            told = await job.ask("StoresFind", {"Key": _key(key), "TopK": top})
-            columns, similarities = _columns(told), finite(told.Similarities)
+            reply = await job.ask("StoresFind", {"Key": _key(key), "TopK": top})
+            columns, similarities = _columns(reply), finite(reply.Similarities)
             if len(similarities) != len(columns[0]):
                 raise WorkerFailed("the worker returned columns of different lengths")
             return backend_answer(write_store(*columns, similarities))
@@ -82,68 +82,68 @@ def _key(key: Key) -> Mapping[str, object]:
     return {"Floats": key}
 
 
-def _columns(told: Any) -> tuple[list[list[float]], list[bytes]]:
-    keys = [finite(key.Floats) for key in told.Keys]
-    if len(keys) != len(told.Values):
+def _columns(reply: Any) -> tuple[list[list[float]], list[bytes]]:
+    keys = [finite(key.Floats) for key in reply.Keys]
+    if len(keys) != len(reply.Values):
         raise WorkerFailed("the worker returned columns of different lengths")
-    return keys, [value.Bytes for value in told.Values]
+    return keys, [value.Bytes for value in reply.Values]
 
 
 async def embed(job: BackendJob) -> Answer:
     """Compute the vectors of texts, one after the other: a backend takes one at a time."""
-    asked = read_or_reject(read_embedding, job.request)
-    found: list[list[float]] = []
+    request = read_or_reject(read_embedding, job.request)
+    vectors: list[list[float]] = []
     heeded = False
-    for given in asked.inputs:
-        told = await job.ask("Embedding", _said(given))
-        if not heeded and not isinstance(given, str):
-            await _check_heeded(job, told.embeddings)
+    for entry in request.inputs:
+        reply = await job.ask("Embedding", _said(entry))
+        if not heeded and not isinstance(entry, str):
+            await _check_heeded(job, reply.embeddings)
             heeded = True
-        vector = finite(told.embeddings)
-        if not vector or len(vector) != len((found or [vector])[0]):
+        vector = finite(reply.embeddings)
+        if not vector or len(vector) != len((vectors or [vector])[0]):
             raise WorkerFailed("the worker returned no vectors, or of different lengths")
-        if asked.dimensions not in (None, len(vector)):
-            words = f"the model returns only vectors of {len(vector)} dimensions"
-            raise WorkerUnable(words, param="dimensions")
-        found.append(vector)
-    spent = sum(map(_tokens, asked.inputs), start=Usage(0, 0))
-    body = write_embeddings(found, model=job.model, base64=asked.base64, usage=spent)
-    return backend_answer(body, usage=spent, unheard=ignored_parameters(asked))
+        if request.dimensions not in (None, len(vector)):
+            message = f"the model returns only vectors of {len(vector)} dimensions"
+            raise WorkerUnable(message, param="dimensions")
+        vectors.append(vector)
+    usage = sum(map(_tokens, request.inputs), start=Usage(0, 0))
+    body = write_embeddings(vectors, model=job.model, base64=request.base64, usage=usage)
+    return backend_answer(body, usage=usage, unheard=ignored_parameters(request))
 
 
 async def rank(job: BackendJob) -> Answer:
     """Rank documents."""
-    asked = read_or_reject(read_rerank, job.request)
-    count = len(asked.documents)
-    wanted = min(asked.top_n or count, count)
-    said = {"query": asked.query, "documents": asked.documents, "top_n": wanted}
-    told = await job.ask("Rerank", said)
-    places = [one.index for one in told.results]
-    if len(set(places)) != len(places) or not set(places) <= set(range(count)):
+    rerank = read_or_reject(read_rerank, job.request)
+    count = len(rerank.documents)
+    top = min(rerank.top_n or count, count)
+    message = {"query": rerank.query, "documents": rerank.documents, "top_n": top}
+    reply = await job.ask("Rerank", message)
+    indices = [result.index for result in reply.results]
+    if len(set(indices)) != len(indices) or not set(indices) <= set(range(count)):
         raise WorkerFailed("the worker ranked unknown documents")
-    scores = finite([one.relevance_score for one in told.results])
+    scores = finite([result.relevance_score for result in reply.results])
     # Some backends count only the query as the prompt.
-    read = max(told.usage.prompt_tokens, told.usage.total_tokens)
-    spent = Usage(read, 0) if read > 0 else estimate_usage(asked.query, *asked.documents)
+    read = max(reply.usage.prompt_tokens, reply.usage.total_tokens)
+    usage = Usage(read, 0) if read > 0 else estimate_usage(rerank.query, *rerank.documents)
     body = write_ranking(
-        asked,
-        map(DocumentScore, places, scores),
+        rerank,
+        map(DocumentScore, indices, scores),
         id=f"rerank-{job.request.id}",
         model=job.model,
-        usage=spent,
-        prompt=max(0, told.usage.prompt_tokens),
+        usage=usage,
+        prompt=max(0, reply.usage.prompt_tokens),
     )
-    return backend_answer(body, usage=spent, unheard=ignored_parameters(asked))
+    return backend_answer(body, usage=usage, unheard=ignored_parameters(rerank))
 
 
 async def tokenize_text(job: BackendJob) -> Answer:
     """Tokenize a text."""
-    asked = read_or_reject(tokenize.read, job.request)
-    refuse_unread_fields(NAME, asked, tokenize.SHAPING)
-    told = await job.ask("TokenizeString", {"Prompt": asked.text})
-    special = asked.special is not None
+    request = read_or_reject(tokenize.read, job.request)
+    refuse_unread_fields(NAME, request, tokenize.SHAPING)
+    reply = await job.ask("TokenizeString", {"Prompt": request.text})
+    special = request.special is not None
     return backend_answer(
-        write_tokens(told.tokens), unheard=ignored_parameters(asked, add_special_tokens=special)
+        write_tokens(reply.tokens), unheard=ignored_parameters(request, add_special_tokens=special)
     )
 
 
@@ -157,13 +157,13 @@ async def _check_heeded(job: BackendJob, vector: Sequence[float]) -> None:
         raise WorkerUnable("the worker accepts texts, not token ids", param="input")
 
 
-def _alike(one: float, other: float) -> bool:
-    return isclose(one, other, rel_tol=1e-3, abs_tol=1e-5)
+def _alike(left: float, right: float) -> bool:
+    return isclose(left, right, rel_tol=1e-3, abs_tol=1e-5)
 
 
-def _said(given: Input) -> Mapping[str, object]:
-    return {"Embeddings": given} if isinstance(given, str) else {"EmbeddingTokens": given}
+def _said(entry: Input) -> Mapping[str, object]:
+    return {"Embeddings": entry} if isinstance(entry, str) else {"EmbeddingTokens": entry}
 
 
-def _tokens(given: Input) -> Usage:
-    return estimate_usage(given) if isinstance(given, str) else Usage(len(given), 0)
+def _tokens(entry: Input) -> Usage:
+    return estimate_usage(entry) if isinstance(entry, str) else Usage(len(entry), 0)

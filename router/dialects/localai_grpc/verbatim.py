@@ -37,7 +37,7 @@ class TemplateFailed(Exception):
 
 def without_operator_fields(body: bytes) -> Any:
     """Return a caller's message without the operator's fields; raise `WorkerRejected` if it is invalid."""
-    message = parse_caller_message(METHODS[request_mapping.PREDICT].asked, body)
+    message = parse_caller_message(METHODS[request_mapping.PREDICT].request_class, body)
     for name in OPERATORS:
         message.ClearField(name)
     return message
@@ -50,10 +50,12 @@ class VerbatimTexts:
         self._backend = backend
 
     @asynccontextmanager
-    async def answer(self, said: Verbatim, errand: BackendRequest) -> AsyncIterator[Answer]:
+    async def answer(self, original: Verbatim, errand: BackendRequest) -> AsyncIterator[Answer]:
         """Send the request; entering waits for the first reply and raises a `WorkerError` or `TemplateFailed` until then."""
         async with AsyncExitStack() as open_:
-            yield await self._reliably(said, without_operator_fields(said.body), errand, open_)
+            yield await self._reliably(
+                original, without_operator_fields(original.body), errand, open_
+            )
 
     async def status(self, worker: Worker) -> Answer:
         """Return a backend's report of its status; raise `WorkerUnable`."""
@@ -63,50 +65,50 @@ class VerbatimTexts:
         return answer
 
     async def _reliably(
-        self, said: Verbatim, message: Any, errand: BackendRequest, open_: AsyncExitStack
+        self, original: Verbatim, message: Any, errand: BackendRequest, open_: AsyncExitStack
     ) -> Answer:
         while True:
             try:
-                return await self._begun(said, message, errand, open_)
+                return await self._begun(original, message, errand, open_)
             except RpcFailed as failed:
                 if failed.code == "UNKNOWN" and message.UseTokenizerTemplate:
                     raise TemplateFailed from failed
                 if not await errand.try_reload(failed):
-                    raise failed.as_error(said.call) from failed
+                    raise failed.as_error(original.call) from failed
 
     async def _begun(
-        self, said: Verbatim, message: Any, errand: BackendRequest, open_: AsyncExitStack
+        self, original: Verbatim, message: Any, errand: BackendRequest, open_: AsyncExitStack
     ) -> Answer:
-        if said.call == request_mapping.STREAM:
+        if original.call == request_mapping.STREAM:
             answer = await open_.enter_async_context(self._stream(message, errand))
         else:
             reply = await errand.ask(METHODS[request_mapping.PREDICT], message)
             took = _ReplyUsage(message)
-            took.heard(reply)
+            took.record(reply)
             answer = complete_answer(reply.SerializeToString(), messages.CONTENT_TYPE)
             answer.usage = took.usage
-        answer.verbatim = said.protocol
+        answer.verbatim = original.protocol
         return answer
 
     @asynccontextmanager
     async def _stream(self, message: Any, errand: BackendRequest) -> AsyncIterator[Answer]:
         took = _ReplyUsage(message)
         async with errand.stream(METHODS[request_mapping.STREAM], message) as replies:
-            told = _VerbatimStream(replies, took)
-            begun, rest = await self._first(told), told.rest()
+            stream = _VerbatimStream(replies, took)
+            begun, rest = await self._first(stream), stream.rest()
             answer = Answer(200, "text/event-stream", begun, rest, Route.LOCAL)
             try:
                 yield answer
             finally:
                 await rest.aclose()
-                answer.broken = told.broken
+                answer.broken = stream.broken
 
-    async def _first(self, told: "_VerbatimStream") -> bytes:
+    async def _first(self, stream: "_VerbatimStream") -> bytes:
         """Return the first events within `first_byte_timeout`: replies may come for ever without any text."""
         seconds = self._backend.settings.first_byte_timeout
         try:
             async with self._backend.deadlines.within(seconds):
-                return await told.first()
+                return await stream.first()
         except TimeoutError as error:
             raise WorkerTimeout("first byte", seconds) from error
 
@@ -125,14 +127,14 @@ class _VerbatimStream:
 
         Raise `RpcFailed`, or `WorkerFailed` if there is no text within `SILENT_BYTES`.
         """
-        said = b""
+        events = b""
         while (reply := await self._next()) is not None:
-            said += messages.message_event(reply.SerializeToString())
+            events += messages.message_event(reply.SerializeToString())
             if reply.message:
-                return said
-            if len(said) > SILENT_BYTES:
+                return events
+            if len(events) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
-        return said + messages.usage_event(self._took.usage)
+        return events + messages.usage_event(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Yield the further replies as they arrive; raise `AnswerBroken`."""
@@ -153,7 +155,7 @@ class _VerbatimStream:
         reply = await self._replies.next()
         self._over = reply is None
         if reply is not None:
-            self._took.heard(reply)
+            self._took.record(reply)
         return reply
 
 
@@ -165,9 +167,9 @@ class _ReplyUsage:
         self._tokens = ReplyTokens()
         self._prompt = self._bytes = 0
 
-    def heard(self, reply: Any) -> None:
+    def record(self, reply: Any) -> None:
         """Take in a reply."""
-        self._tokens.heard(reply.tokens)
+        self._tokens.record(reply.tokens)
         self._prompt = max(self._prompt, reply.prompt_tokens)
         self._bytes += len(reply.message)
 
@@ -176,6 +178,6 @@ class _ReplyUsage:
         """The usage so far."""
         if self._tokens.count and self._prompt:
             return Usage(self._prompt, self._tokens.count)
-        asked = [self._message.Prompt, *(one.content for one in self._message.Messages)]
-        read = self._prompt or estimated_tokens(sum(len(text.encode()) for text in asked))
+        texts = [self._message.Prompt, *(message.content for message in self._message.Messages)]
+        read = self._prompt or estimated_tokens(sum(len(text.encode()) for text in texts))
         return Usage(read, self._tokens.count or estimated_tokens(self._bytes), estimated=True)

@@ -97,41 +97,41 @@ class OpenAIHttp:
         """Enter with the reply to what `prepare` returned, which was sent already."""
         return self.answer(request, candidate, reply=reply)
 
-    whole = staticmethod(whole_answer)
+    answer_if_complete = staticmethod(whole_answer)
 
     def answer(
         self,
         request: Request,
         candidate: Candidate,
-        made: "Made | None" = None,
+        prepared: "Made | None" = None,
         reply: Reply | None = None,
     ) -> AbstractAsyncContextManager[Answer]:
         """Send the request; entering waits for the first byte and raises a `WorkerError` until then.
 
-        `made` is the body for the worker if it was made already, and `reply` the reply if the request was sent already.
+        `prepared` is the body for the worker if it was made already, and `reply` the reply if the request was sent already.
         """
         worker, name = candidate.worker, candidate.service.model
         if worker is None or request.target:
             return call_service(self._links, request, worker)
-        if made is None and len(request.body) > SMALL_BYTES and is_large_body(request.body):
+        if prepared is None and len(request.body) > SMALL_BYTES and is_large_body(request.body):
             return self._large(request, candidate, worker)
-        call = WorkerCall(self._links, worker, request, name, made, reply)
+        call = WorkerCall(self._links, worker, request, name, prepared, reply)
         if request.kind in usage.TEXT:
             telling = self._settings.stream_usage and request.stream
-            text = StreamWithUsage(self._usage_option, call) if telling else call.sent()
+            text = StreamWithUsage(self._usage_option, call) if telling else call.send()
             if request.kind is Kind.CHAT:
                 return text
             return self._by_chat.answer_or_chat(text, request, candidate, worker)
         if (other := other_endpoint(worker.api, request.kind)) is not None:
-            return _first_served(call.sent(), call.sent(goal_at(other)))
-        return call.sent()
+            return _first_served(call.send(), call.send(goal_at(other)))
+        return call.send()
 
     @asynccontextmanager
     async def _large(
         self, request: Request, candidate: Candidate, worker: Worker
     ) -> AsyncIterator[Answer]:
-        made = await in_thread_if_large(request.body, partial(build_body, worker, request))
-        async with self.answer(request, candidate, made) as answer:
+        prepared = await in_thread_if_large(request.body, partial(build_body, worker, request))
+        async with self.answer(request, candidate, prepared) as answer:
             yield answer
 
     async def alive(self, worker: Worker) -> bool:
@@ -142,8 +142,8 @@ class OpenAIHttp:
     async def slots(self, worker: Worker) -> int:
         """Ask for llama.cpp's properties: it works on that many requests at once, and silently queues the rest."""
         _, properties = list_and_properties_urls(worker.api)
-        found = await send_probe(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
-        return description_parser.with_properties(WorkerDescription(), _parsed_body(found)).slots
+        result = await send_probe(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
+        return description_parser.with_properties(WorkerDescription(), _parsed_body(result)).slots
 
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for the list of models, and for llama.cpp's properties."""
@@ -153,7 +153,7 @@ class OpenAIHttp:
             send_probe(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES),
         )
         # A worker that is still loading its model tells more once it has.
-        if not listed.answered or listed.comes_later:
+        if not listed.has_answer or listed.comes_later:
             return None
         return description_parser.with_properties(
             description_parser.listed(_parsed_body(listed)), _parsed_body(more)
@@ -162,49 +162,49 @@ class OpenAIHttp:
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a worker's metrics, if it has any of the known ones."""
         url = metrics_of(worker.api)
-        found = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
-        if found.status == 200:
-            return parse_metrics(found.body, _FIGURES) or None
-        return None if found.answered and not found.comes_later else {}
+        result = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        if result.status == 200:
+            return parse_metrics(result.body, _FIGURES) or None
+        return None if result.has_answer and not result.comes_later else {}
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its list of models, or else by its endpoint for chats."""
         models, _ = list_and_properties_urls(worker.api)
-        asked, heard = f"GET {models.path}", await send_probe(self._places, worker, models)
-        if heard.status != 200 or not description_parser.is_list(parse_json(heard.body)):
-            came = "200, but no list of models" if heard.came == "200" else heard.came
+        question, result = f"GET {models.path}", await send_probe(self._places, worker, models)
+        if result.status != 200 or not description_parser.is_list(parse_json(result.body)):
+            finding = "200, but no list of models" if result.summary == "200" else result.summary
             if (
-                heard.answered
-                and heard.status not in _SHUT
-                and (why := await self._find_chats(worker))
+                result.has_answer
+                and result.status not in _SHUT
+                and (evidence := await self._find_chats(worker))
             ):
-                return Recognition(asked, f"{came}; {why}", WorkerDescription())
-            return Recognition(asked, came, waits=heard.comes_later, silent=heard.silent)
-        said = await self.describe(worker) or WorkerDescription()
-        count = len(said.models)
-        who = f", {said.software}" if said.software else ""
-        came = f"200, {count} model{'s'[: count != 1]}{who}"
+                return Recognition(question, f"{finding}; {evidence}", WorkerDescription())
+            return Recognition(question, finding, waits=result.comes_later, silent=result.silent)
+        description = await self.describe(worker) or WorkerDescription()
+        count = len(description.models)
+        software = f", {description.software}" if description.software else ""
+        finding = f"200, {count} model{'s'[: count != 1]}{software}"
         # A modelvine node lists its services among its models.
-        if said.software != "modelvine" and (more := await services_of(self._links, worker)):
-            came += f", and {describe_services(more)}"
-            said = replace(said, models=(*said.models, *more))
-        return Recognition(asked, came, said)
+        if description.software != "modelvine" and (more := await services_of(self._links, worker)):
+            finding += f", and {describe_services(more)}"
+            description = replace(description, models=(*description.models, *more))
+        return Recognition(question, finding, description)
 
     async def _find_chats(self, worker: Worker) -> str:
         """Return the evidence that a server has chats: its OpenAPI description, or an error about an empty request's fields."""
         chats = endpoint(worker.api, Kind.CHAT)
         described = chats.with_path("/openapi.json")
-        found = await send_probe(self._places, worker, described)
-        if found.status == 200 and description_parser.describes(found.json, chats.path):
+        result = await send_probe(self._places, worker, described)
+        if result.status == 200 and description_parser.describes(result.json, chats.path):
             return f"{described.path} has {chats.path}"
-        found = await send_probe(self._places, worker, chats, method="POST", body=b"{}")
-        if found.status in _LACKING and isinstance(found.json, dict):
-            return f"empty POST {chats.path}: {found.status}"
+        result = await send_probe(self._places, worker, chats, method="POST", body=b"{}")
+        if result.status in _LACKING and isinstance(result.json, dict):
+            return f"empty POST {chats.path}: {result.status}"
         return ""
 
 
-def _parsed_body(found: ProbeResult) -> object:
-    return parse_json(found.body) if found.status == 200 else None
+def _parsed_body(result: ProbeResult) -> object:
+    return parse_json(result.body) if result.status == 200 else None
 
 
 def create(links: Links) -> OpenAIHttp:

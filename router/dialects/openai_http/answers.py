@@ -63,14 +63,14 @@ class _StreamStart:
 
 
 async def _begin(exchange: Exchange, splitter: Splitter, chunk: bytes) -> _StreamStart:
-    came, silent = bytearray(), bytearray()
+    received, silent = bytearray(), bytearray()
     while chunk:
-        came += chunk
+        received += chunk
         for start in range(0, len(chunk), LOOKED_AT_FIRST):
             end = start + LOOKED_AT_FIRST
             events = splitter.feed(chunk[start:end])
             if first := _first_data(events):
-                return _StreamStart(bytes(came), bytes(silent), events, first, chunk[end:])
+                return _StreamStart(bytes(received), bytes(silent), events, first, chunk[end:])
             silent += b"".join(event.raw for event in events)
             if len(silent) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
@@ -78,7 +78,7 @@ async def _begin(exchange: Exchange, splitter: Splitter, chunk: bytes) -> _Strea
         chunk = await exchange.read_some()
     events = splitter.finish()
     if first := _first_data(events):
-        return _StreamStart(bytes(came), bytes(silent), events, first, b"")
+        return _StreamStart(bytes(received), bytes(silent), events, first, b"")
     raise WorkerFailed("the stream ended before its first event")
 
 
@@ -91,21 +91,24 @@ def _first_data(events: list[Event]) -> bytes:
 
 def stream_from_answer(kind: Kind, body: bytes) -> bytes:
     """Return the stream for a text that came in one piece, with all that its worker said; raise `WorkerFailed` if it is none."""
-    said = text_parser.answer_object(body)
-    choices = said.get("choices")
+    answer = text_parser.answer_object(body)
+    choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         raise WorkerFailed("the answer has no choices")
     if kind is Kind.CHAT:
-        said |= {"object": "chat.completion.chunk", "choices": [_as_delta(one) for one in choices]}
-    return b"data: %b\n\n" % text_parser.written_answer(said) + DONE
+        answer |= {
+            "object": "chat.completion.chunk",
+            "choices": [_as_delta(choice) for choice in choices],
+        }
+    return b"data: %b\n\n" % text_parser.written_answer(answer) + DONE
 
 
 def _as_delta(choice: object) -> dict[str, object]:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
         raise WorkerFailed("a choice of the answer has no message")
-    others = {name: said for name, said in choice.items() if name != "message"}
-    return {**others, "delta": {**message, **_numbered(message.get("tool_calls"))}}
+    rest = {name: value for name, value in choice.items() if name != "message"}
+    return {**rest, "delta": {**message, **_numbered(message.get("tool_calls"))}}
 
 
 def _numbered(calls: object) -> dict[str, object]:
@@ -113,7 +116,7 @@ def _numbered(calls: object) -> dict[str, object]:
         return {}
     return {
         "tool_calls": [
-            {"index": at, **call} for at, call in enumerate(calls) if isinstance(call, dict)
+            {"index": index, **call} for index, call in enumerate(calls) if isinstance(call, dict)
         ]
     }
 
@@ -145,8 +148,8 @@ def _renamed(events: list[Event], name: str) -> bytes:
 def _renamed_event(event: Event, name: str) -> bytes:
     if b"model" not in event.data:
         return event.raw
-    said = parse_json(event.data)
-    if not isinstance(said, dict) or not isinstance(said.get("model"), str):
+    payload = parse_json(event.data)
+    if not isinstance(payload, dict) or not isinstance(payload.get("model"), str):
         return event.raw
     return with_data(event, splice_model(event.data, name))
 
@@ -191,21 +194,21 @@ def to_common_ranking(body: bytes, wanted: Rerank, *, id_: str, name: str) -> by
     return written_answer({**beside, **lacking, "model": name, "results": best})
 
 
-def _row(given: object, wanted: Rerank) -> dict[str, Any] | None:
-    match given:
-        case {"index": int(index), **rest} if 0 <= index < len(wanted.documents):
+def _row(row: object, rerank: Rerank) -> dict[str, Any] | None:
+    match row:
+        case {"index": int(index), **rest} if 0 <= index < len(rerank.documents):
             pass
         case _:
             return None
     score = next((rest[key] for key in _SCORES if isinstance(rest.get(key), int | float)), None)
     if score is None:
         return None
-    own = {str(key): value for key, value in rest.items() if key not in (*_SCORES, "document")}
-    text = {"document": {"text": wanted.documents[index]}} if wanted.with_documents else {}
-    return {"index": index, "relevance_score": score, **text, **own}
+    extra = {str(key): value for key, value in rest.items() if key not in (*_SCORES, "document")}
+    text = {"document": {"text": rerank.documents[index]}} if rerank.with_documents else {}
+    return {"index": index, "relevance_score": score, **text, **extra}
 
 
-def _usage(wanted: Rerank) -> dict[str, object]:
-    texts = (wanted.query, *wanted.documents)
+def _usage(rerank: Rerank) -> dict[str, object]:
+    texts = (rerank.query, *rerank.documents)
     tokens = sum(estimated_tokens(len(text.encode(errors="replace"))) for text in texts)
     return {"prompt_tokens": tokens, "total_tokens": tokens, "estimated": True}

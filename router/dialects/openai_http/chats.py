@@ -67,11 +67,11 @@ class CompletionsByChat(Translator):
         """Enter the answer to a completion as it was asked; to a chat, if the worker has no completions."""
         alone = endpoint(worker.api, Kind.COMPLETION) == endpoint(worker.api, Kind.CHAT)
         async with AsyncExitStack() as open_:
-            if not alone and self._complete.takes(worker.api, time.monotonic()):
+            if not alone and self._complete.should_send(worker.api, time.monotonic()):
                 try:
                     answer = await open_.enter_async_context(plain)
                 except NoCompletions:
-                    self._complete.refused(worker.api, time.monotonic())
+                    self._complete.record_refused(worker.api, time.monotonic())
                 else:
                     yield answer
                     return
@@ -83,41 +83,43 @@ class CompletionsByChat(Translator):
             yield answer
 
 
-def _mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
+def _mapped(request: TextRequest, worker: Worker) -> MappedRequest:
     """Translate each prompt to a chat; raise `WorkerUnable` if that would change the answer."""
-    if asked.stream and asked.choices > 1:
-        many = "n" if asked.n > 1 else "prompt"
+    if request.stream and request.choices > 1:
+        many = "n" if request.n > 1 else "prompt"
         raise WorkerUnable(
             "a worker that supports only chats streams one text for each request", param=many
         )
-    sampling = {name: value for name, value in asdict(asked.sampling).items() if value is not None}
-    said: dict[str, object] = {"model": worker.own_model, "max_tokens": COMPLETION_TOKENS}
-    said |= sampling | {"stream": asked.stream}
-    if asked.stop:
-        said["stop"] = list(asked.stop)
-    if asked.logprobs is not None:
-        said |= {"logprobs": True, "top_logprobs": asked.logprobs}
-    if asked.schema is not None:
-        schema = {"name": "answer", "schema": asked.schema}
-        named: dict[str, object] = {"type": "json_schema", "json_schema": schema}
-        said["response_format"] = named if asked.schema else {"type": "json_object"}
+    sampling = {
+        name: value for name, value in asdict(request.sampling).items() if value is not None
+    }
+    shared: dict[str, object] = {"model": worker.own_model, "max_tokens": COMPLETION_TOKENS}
+    shared |= sampling | {"stream": request.stream}
+    if request.stop:
+        shared["stop"] = list(request.stop)
+    if request.logprobs is not None:
+        shared |= {"logprobs": True, "top_logprobs": request.logprobs}
+    if request.schema is not None:
+        schema = {"name": "answer", "schema": request.schema}
+        json_schema: dict[str, object] = {"type": "json_schema", "json_schema": schema}
+        shared["response_format"] = json_schema if request.schema else {"type": "json_object"}
     # The worker ignores any other field that it does not know, as it would in a completion.
-    said |= {name: value for name, value in asked.others.items() if name not in _UNSAID}
+    shared |= {name: value for name, value in request.others.items() if name not in _UNSAID}
     bodies = tuple(
-        said | _turn(asked.prompts[choice // asked.n]) | _seeded(asked, choice)
-        for choice in range(asked.choices)
+        shared | _turn(request.prompts[choice // request.n]) | _seeded(request, choice)
+        for choice in range(request.choices)
     )
-    lost = tuple(name for name in dropped_names(asked) if name == "best_of")
-    return MappedRequest(Kind.CHAT.value, bodies, lost, asked.stream)
+    lost = tuple(name for name in dropped_names(request) if name == "best_of")
+    return MappedRequest(Kind.CHAT.value, bodies, lost, request.stream)
 
 
 def _turn(prompt: str) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": prompt}]}
 
 
-def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
+def _seeded(request: TextRequest, choice: int) -> dict[str, object]:
     """Return the seed of one choice: with the same seed all choices would be the same text."""
-    seed = asked.sampling.seed
+    seed = request.sampling.seed
     return {} if seed is None else {"seed": seed + choice}
 
 
@@ -127,18 +129,18 @@ def _part(_: TextRequest, data: bytes) -> OutputPiece:
     return _said(text_parser.parse_chunk(parse_success(data)))
 
 
-def _whole(asked: TextRequest, choice: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
+def _whole(request: TextRequest, choice: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
     parse_success(body)
-    return in_one_piece(asked, choice, _said(text_parser.parse_answer(Kind.CHAT, body)))
+    return in_one_piece(request, choice, _said(text_parser.parse_answer(Kind.CHAT, body)))
 
 
-def _said(heard: Iterable[Heard]) -> OutputPiece:
+def _said(events: Iterable[Heard]) -> OutputPiece:
     """Combine the events of one choice; raise `WorkerFailed` for a failure."""
     text: list[str] = []
     tokens: list[Token] = []
     ended: Reason | None = None
-    spent: Usage | None = None
-    for event in heard:
+    usage: Usage | None = None
+    for event in events:
         match event:
             case Delta(piece, 0):
                 text.append(piece)
@@ -146,10 +148,10 @@ def _said(heard: Iterable[Heard]) -> OutputPiece:
             case End(reason, 0):
                 ended = reason
             case Usage():
-                spent = event
+                usage = event
             case TextFailure(message):
                 raise WorkerFailed(message)
-    return OutputPiece("".join(text), ended, spent, tokens=tuple(tokens))
+    return OutputPiece("".join(text), ended, usage, tokens=tuple(tokens))
 
 
 MAPPING = ProtocolMapping(

@@ -45,9 +45,9 @@ _CONTEXTS = (
 )
 
 
-def is_list(said: object) -> bool:
+def is_list(value: object) -> bool:
     """Return whether this is a list of models at all."""
-    fields = _object(said)
+    fields = _object(value)
     if fields.get("object") == "list" and fields.get("data", ()) is None:
         # Ollama without models.
         return True
@@ -55,22 +55,22 @@ def is_list(said: object) -> bool:
     return isinstance(rows, list) and all(_name(_object(row)) is not None for row in rows)
 
 
-def describes(said: object, path: str) -> bool:
+def describes(value: object, path: str) -> bool:
     """Return whether a server's own description (OpenAPI) has a POST operation at `path`."""
-    return "post" in _object(_object(_object(said).get("paths")).get(path))
+    return "post" in _object(_object(_object(value).get("paths")).get(path))
 
 
-def listed(said: object) -> WorkerDescription:
+def listed(value: object) -> WorkerDescription:
     """Read an answer of `/v1/models`; one of another shape yields nothing."""
-    rows, project = _object(said).get("data"), _object(said).get("project")
-    found = [_object(row) for row in rows] if isinstance(rows, list) else []
-    models = models_of(_offered(row, project) for row in found)
-    return WorkerDescription(software=_software(found), models=models)
+    rows, project = _object(value).get("data"), _object(value).get("project")
+    entries = [_object(row) for row in rows] if isinstance(rows, list) else []
+    models = models_of(_offered(row, project) for row in entries)
+    return WorkerDescription(software=_software(entries), models=models)
 
 
-def with_properties(described: WorkerDescription, said: object) -> WorkerDescription:
+def with_properties(described: WorkerDescription, value: object) -> WorkerDescription:
     """Add what llama.cpp's `/props` tells of the one model that it runs: its slots, the context of each slot, its abilities."""
-    properties = _object(said)
+    properties = _object(value)
     slots = count_of(properties.get("total_slots"), MOST_SLOTS)
     if not slots or len(described.models) > 1:
         return described
@@ -108,9 +108,9 @@ def _offered(row: Mapping[str, object], project: object) -> OfferedModel:
     return replace(offered, type=_type(number, api), api=api, project=whose)
 
 
-def _type(said: object, api: str) -> ModelType | None:
-    if isinstance(said, int) and not isinstance(said, bool):
-        return _TYPES.get(said)
+def _type(value: object, api: str) -> ModelType | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _TYPES.get(value)
     return type_at(api)
 
 
@@ -128,18 +128,18 @@ def _software(rows: list[Mapping[str, object]]) -> str:
 
 
 def _modalities(properties: Mapping[str, object]) -> Ability:
-    said = _object(properties.get("modalities"))
-    if not isinstance(said.get("vision"), bool):
+    modalities = _object(properties.get("modalities"))
+    if not isinstance(modalities.get("vision"), bool):
         return Ability.NOT_SAID
-    found = Ability.TEXT_IN | Ability.TEXT_OUT
-    for word, ability in (
+    abilities = Ability.TEXT_IN | Ability.TEXT_OUT
+    for name, ability in (
         ("vision", Ability.IMAGE_IN),
         ("audio", Ability.AUDIO_IN),
         ("video", Ability.VIDEO_IN),
     ):
-        if said.get(word) is True:
-            found |= ability
-    return found
+        if modalities.get(name) is True:
+            abilities |= ability
+    return abilities
 
 
 def _tools(properties: Mapping[str, object]) -> Ability:
@@ -147,5 +147,5 @@ def _tools(properties: Mapping[str, object]) -> Ability:
     return Ability.TOOLS if caps.get("supports_tool_calls") is True else Ability.NOT_SAID
 
 
-def _object(said: object) -> Mapping[str, object]:
-    return said if isinstance(said, dict) else {}
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}

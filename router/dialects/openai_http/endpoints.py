@@ -31,14 +31,14 @@ def endpoint(api: str, kind: Kind) -> URL:
     """
     url = URL(api)
     path = url.path.rstrip("/")
-    named = _known_path(path)
-    if named == kind.value or is_own_path(api):
+    ending = _known_path(path)
+    if ending == kind.value or is_own_path(api):
         return url
-    base = path.removesuffix(f"/{named}") if named else path
+    base = path.removesuffix(f"/{ending}") if ending else path
     versioned = _VERSION.search(base)
     if kind in _BESIDE_V1:
         base = base[: versioned.start()] if versioned else base
-    elif not versioned and (not named or Kind(named) in _BESIDE_V1):
+    elif not versioned and (not ending or Kind(ending) in _BESIDE_V1):
         base += "/v1"
     return url.with_path(f"{base}/{kind.value}", keep_query=True)
 
@@ -53,10 +53,10 @@ def is_own_path(api: str) -> bool:
 def type_at(api: str) -> ModelType | None:
     """Return the type of the model at an address; `None` if the address does not tell, or is invalid."""
     try:
-        named = _known_path(URL(api).path.rstrip("/"))
+        ending = _known_path(URL(api).path.rstrip("/"))
     except ValueError:
         return None
-    return type_for(Kind(named)) if named else None
+    return type_for(Kind(ending)) if ending else None
 
 
 def mark_single_endpoint(worker: Worker) -> Worker:
@@ -70,7 +70,7 @@ def mark_single_endpoint(worker: Worker) -> Worker:
 
 
 def _known_path(path: str) -> str:
-    return next((known for known in _LONGEST_FIRST if path.endswith(f"/{known}")), "")
+    return next((ending for ending in _LONGEST_FIRST if path.endswith(f"/{ending}")), "")
 
 
 @lru_cache(maxsize=4096)
@@ -86,13 +86,13 @@ def other_endpoint(api: str, kind: Kind) -> URL | None:
 @lru_cache(maxsize=4096)
 def list_and_properties_urls(api: str) -> tuple[URL, URL]:
     """Return the URLs of the list of models and of llama.cpp's properties."""
-    asked = endpoint(api, Kind.CHAT)
-    base, chat, _ = asked.path.rpartition(f"/{Kind.CHAT.value}")
+    url = endpoint(api, Kind.CHAT)
+    base, chat, _ = url.path.rpartition(f"/{Kind.CHAT.value}")
     version = base if chat else "/v1"
     root = version.rpartition("/")[0]
     return (
-        asked.with_path(f"{version}/models", keep_query=True),
-        asked.with_path(f"{root}/props", keep_query=True),
+        url.with_path(f"{version}/models", keep_query=True),
+        url.with_path(f"{root}/props", keep_query=True),
     )
 
 
@@ -125,11 +125,11 @@ def _to_be_cut(body: bytes) -> bytes:
     texts = [text for name in TEXTS if (text := fields.get(name)) is not None]
     if len(texts) != 1:
         return body
-    said = {**fields, "content": texts[0], "prompt": texts[0]}
+    payload = {**fields, "content": texts[0], "prompt": texts[0]}
     specials = [flag for name in SPECIALS if (flag := fields.get(name)) is not None]
     if specials:
-        said |= dict.fromkeys(SPECIALS, specials[0])
-    return orjson.dumps(said)
+        payload |= dict.fromkeys(SPECIALS, specials[0])
+    return orjson.dumps(payload)
 
 
 def _to_be_formed(body: bytes) -> bytes:

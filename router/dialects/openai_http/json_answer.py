@@ -37,13 +37,13 @@ def whole_answer(candidate: Candidate, reply: Reply) -> Answer | None:
     if body is None:
         return None
     try:
-        body, spent = read_answer(body, candidate.service.model)
+        body, reported = read_answer(body, candidate.service.model)
     except WorkerFailed:
         return None
     answer = Answer(
         reply.status, facts.content_type, body, NOTHING, Route.LOCAL, len(body), facts.shown
     )
-    answer.usage = spent
+    answer.usage = reported
     return answer
 
 
@@ -54,53 +54,57 @@ async def json_answer(exchange: Exchange, name: str) -> Answer:
     body = await exchange.read_up_to(LOOKED_AT_BYTES)
     if not exchange.ended:
         return exchange.answer(body, Route.LOCAL, length=exchange.length)
-    spent = None
+    reported = None
     if len(body) > SMALL_BYTES and _needs_no_parsing(body, name):
-        spent = usage.read_usage_at_end(body)
+        reported = usage.read_usage_at_end(body)
     elif body:
-        body, spent = read_answer(body, name)
+        body, reported = read_answer(body, name)
     answer = exchange.answer(body, Route.LOCAL, length=len(body))
-    answer.usage = spent
+    answer.usage = reported
     return answer
 
 
 def read_answer(body: bytes, name: str) -> tuple[bytes, Usage | None]:
     """Return the JSON with the model's registered name, and the usage that it reports; raise what `parse_success` raises."""
-    few = members(body, _TOLD)
-    if few is None:
+    fields = members(body, _TOLD)
+    if fields is None:
         body = body.removeprefix(BOM_UTF8)
-        said = parse_success(body)
-        named, spent = said.get("model"), usage.read_usage(said)
+        answer = parse_success(body)
+        model, reported = answer.get("model"), usage.read_usage(answer)
     else:
-        named = few.get("model")
-        spent = usage.read_usage(few)
-    if named != name and isinstance(named, str):
+        model = fields.get("model")
+        reported = usage.read_usage(fields)
+    if model != name and isinstance(model, str):
         body = splice_model(body, name)
-    return body, spent
+    return body, reported
 
 
-def named_model(said: bytes) -> object:
+def named_model(data: bytes) -> object:
     """Return the model that an answer or event names, `None` if it names none; raise what `parse_success` raises."""
-    few = members(said, _NAMED)
-    return (parse_success(said) if few is None else few).get("model")
+    fields = members(data, _NAMED)
+    return (parse_success(data) if fields is None else fields).get("model")
 
 
 def parse_success(body: bytes) -> Mapping[str, object]:
     """Return the parsed answer, empty if it is no object; raise `WorkerFailed` if it is a failure with a success status."""
-    said = parse_json(body)
-    if said is None:
+    answer = parse_json(body)
+    if answer is None:
         raise WorkerFailed("the worker's answer is not valid JSON")
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         return {}
-    if "code" in said:
-        code = said["code"]
+    if "code" in answer:
+        code = answer["code"]
         if isinstance(code, int) and not isinstance(code, bool) and code:
             raise WorkerFailed(f"the worker failed with code {code}")
     # Text Generation Inference has a text there, OpenRouter null choices beside it.
-    error = said.get("error")
-    if isinstance(error, (dict, str)) and error and not (said.get("choices") or said.get("data")):
+    error = answer.get("error")
+    if (
+        isinstance(error, (dict, str))
+        and error
+        and not (answer.get("choices") or answer.get("data"))
+    ):
         raise WorkerFailed("the worker returned an error with a success status")
-    return said
+    return answer
 
 
 def _needs_no_parsing(body: bytes, name: str) -> bool:
@@ -108,18 +112,18 @@ def _needs_no_parsing(body: bytes, name: str) -> bool:
     if body[:1] not in (b"{", b"["):
         return False
     written = orjson.dumps(name)
-    ours = (b'"model":' + written, b'"model": ' + written)
-    at = -1
+    expected = (b'"model":' + written, b'"model": ' + written)
+    index = -1
     # Go from quote to quote, of which an image has a handful: a search for each key by itself would cost five times as much.
     for _ in range(_QUOTES):
-        at = body.find(b'"', at + 1)
-        if at < 0:
+        index = body.find(b'"', index + 1)
+        if index < 0:
             return True
-        if body.startswith(_TELLING, at) and not body.startswith(ours, at):
+        if body.startswith(_TELLING, index) and not body.startswith(expected, index):
             return False
     if b'"code"' in body or b'"error"' in body:
         return False
-    return body.count(b'"model"') == sum(map(body.count, ours))
+    return body.count(b'"model"') == sum(map(body.count, expected))
 
 
 def parse_json(body: bytes) -> object:

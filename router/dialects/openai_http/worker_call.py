@@ -101,15 +101,15 @@ def build_body(worker: Worker, request: Request) -> Made:
     body = with_all_field_names(request)
     if not request.plain:
         body = without_node_fields(body, request.content_type)
-    wanted = answers.read_ranking(request) if request.kind is Kind.RERANK else None
-    if wanted is not None:
-        body = answers.ranking_body(body, wanted)
+    rerank = answers.read_ranking(request) if request.kind is Kind.RERANK else None
+    if rerank is not None:
+        body = answers.ranking_body(body, rerank)
     if worker.own_model != request.model:
         body = with_model(body, request.content_type, worker.own_model)
-    return body, wanted
+    return body, rerank
 
 
-def prepare_call(places: WorkerPools, request: Request, candidate: Candidate) -> Call | None:
+def prepare_call(pools: WorkerPools, request: Request, candidate: Candidate) -> Call | None:
     """Return what to send for a small unstreamed chat or an embedding; `None` for any other request."""
     worker, body = candidate.worker, request.body
     if request.stream or request.verbatim or request.kind not in _AT_ONCE:
@@ -120,11 +120,11 @@ def prepare_call(places: WorkerPools, request: Request, candidate: Candidate) ->
         body, _ = build_body(worker, request)
     origin, start = goal_for(worker.api, request.kind)
     head = forwarded_head(request, start, len(body))
-    return Call(places.at(origin), head, body)
+    return Call(pools.pool_at(origin), head, body)
 
 
 class WorkerCall:
-    """One request to a worker, which can be sent several times. `body` is what it gets, unless `sent` is given another."""
+    """One request to a worker, which can be sent several times. `body` is what it gets, unless `send` is given another."""
 
     __slots__ = ("_links", "_name", "_reply", "_request", "_wanted", "_worker", "body")
 
@@ -134,29 +134,29 @@ class WorkerCall:
         worker: Worker,
         request: Request,
         name: str,
-        made: Made | None,
+        prepared: Made | None,
         reply: Reply | None,
     ) -> None:
-        """`made` is the body if it was made already, `reply` the first reply if it was sent already, `name` the model's."""
+        """`prepared` is the body if it was made already, `reply` the first reply if it was sent already, `name` the model's."""
         self._links = links
         self._worker = worker
         self._request = request
         self._name = name
         self._reply = reply
-        self.body, self._wanted = made or build_body(worker, request)
+        self.body, self._wanted = prepared or build_body(worker, request)
 
     @property
     def api(self) -> str:
         """The worker's address."""
         return self._worker.api
 
-    def sent(self, goal: Goal | None = None, body: bytes | None = None) -> SentCall:
+    def send(self, goal: Goal | None = None, body: bytes | None = None) -> SentCall:
         """Send the request to another goal, or with another body; entering waits for the first byte."""
         links, worker, request = self._links, self._worker, self._request
         origin, start = goal or goal_for(worker.api, request.kind)
         body = self.body if body is None else body
         head = head_to(worker, request, start, len(body))
-        call = Call(links.workers.at(origin), head, body)
+        call = Call(links.workers.pool_at(origin), head, body)
         reply, self._reply = self._reply, None
         return SentCall(call, links.settings, links.deadlines, self._read, reply)
 
@@ -198,23 +198,23 @@ class StreamWithUsage:
     async def __aenter__(self) -> Answer:
         now = asyncio.get_running_loop().time
         call, body, question = self._call, self._call.body, None
-        if self._usage_option.takes(call.api, now()):
+        if self._usage_option.should_send(call.api, now()):
             long = is_large_body(body)
             question = (
                 await run_in_thread(partial(add_usage_option, body))
                 if long
                 else add_usage_option(body)
             )
-        self._asked = call.sent(body=question)
+        self._asked = call.send(body=question)
         try:
             answer = await self._asked.__aenter__()
         except WorkerRejected as refusal:
             minds = self._usage_option.may_be_due_to_option(call.api, refusal.status, refusal.body)
             if question is None or not minds:
                 raise refusal  # noqa: TRY201 (as mypyc needs it)
-            self._asked = call.sent()
+            self._asked = call.send()
             answer = await self._asked.__aenter__()
-            self._usage_option.refused(call.api, now())
+            self._usage_option.record_refused(call.api, now())
             return answer
         if question is not None:
             self._usage_option.record_accepted(call.api)
@@ -232,10 +232,10 @@ class StreamWithUsage:
         return self._asked.__aexit__(kind, error, trace)
 
 
-def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
+def _rank(answer: Answer, rerank: Rerank, id_: str, name: str) -> None:
     """Convert a ranking that has arrived in one piece to the common form."""
     if answer.status == 200 and "json" in answer.content_type:
-        answer.first = answers.to_common_ranking(answer.first, wanted, id_=id_, name=name)
+        answer.first = answers.to_common_ranking(answer.first, rerank, id_=id_, name=name)
         answer.length = len(answer.first)
 
 
@@ -262,8 +262,8 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         return _unavailable(exchange, body) or await refusal(exchange)
     if exchange.status == 500:
         body = await exchange.read_up_to(MAX_REFUSAL_BYTES)
-        if said := _TOO_LARGE.search(body):
-            return WorkerTooSmall(said[0])
+        if match := _TOO_LARGE.search(body):
+            return WorkerTooSmall(match[0])
     return await refusal(exchange)
 
 
@@ -282,8 +282,8 @@ async def _find_type(exchange: Exchange, kind: Kind, *, streams: bool) -> None:
         await _find_type_of_text(exchange, streams=streams)
     elif kind in _IN_JSON and "json" not in exchange.content_type:
         # Embeddings that a caller of vLLM wants as bytes have a type, and may begin with any byte.
-        named = exchange.header("content-type") or "text/plain"
-        if named.startswith("text/") and (await _beginning(exchange)).startswith(b"{"):
+        media_type = exchange.header("content-type") or "text/plain"
+        if media_type.startswith("text/") and (await _beginning(exchange)).startswith(b"{"):
             exchange.take_for(JSON)
 
 
@@ -304,7 +304,7 @@ async def _find_type_of_text(exchange: Exchange, *, streams: bool) -> None:
 
 
 async def _beginning(exchange: Exchange) -> bytes:
-    return (await exchange.begins()).removeprefix(BOM_UTF8).lstrip()
+    return (await exchange.peek_first()).removeprefix(BOM_UTF8).lstrip()
 
 
 async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:

@@ -78,11 +78,11 @@ class RemoteLlmGrpc:
                 yield await self._tokens(request, worker)
             case Kind.GUTS:
                 yield await self._guts(request, worker)
-            case _ if (said := request.verbatim) and (said.protocol, said.call) == (
+            case _ if (original := request.verbatim) and (original.protocol, original.call) == (
                 worker.dialect,
                 GENERATE,
             ):
-                yield await self._verbatim(request, said, worker)
+                yield await self._verbatim(request, original, worker)
             case _:
                 yield await self._text(request, worker, candidate.service.model)
 
@@ -93,7 +93,7 @@ class RemoteLlmGrpc:
         that it accepts a connection.
         """
         if worker.api in self._under_way:
-            return await self._channels.accepts(worker.api)
+            return await self._channels.can_connect_tcp(worker.api)
         try:
             return await self._type(worker) is not None
         except WorkerFailed:
@@ -114,7 +114,9 @@ class RemoteLlmGrpc:
         except RpcFailed as failed:
             if failed.code in _NOT_THE_KEY:
                 return None
-            return WorkerDescription("RemoteLLM", fault=failed.told(f"{_NO_KEY} ({failed.code})"))
+            return WorkerDescription(
+                "RemoteLLM", fault=failed.describe(f"{_NO_KEY} ({failed.code})")
+            )
         if name is None:
             return None
         return WorkerDescription(
@@ -125,50 +127,54 @@ class RemoteLlmGrpc:
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its answer to `GetLlmType`."""
-        asked = "GetLlmType of llm_rpc.api.RemoteLLM"
+        question = "GetLlmType of llm_rpc.api.RemoteLLM"
         try:
             name = await self._type(worker)
         except WorkerFailed as lacks:
-            return Recognition(asked, str(lacks))
+            return Recognition(question, str(lacks))
         except RpcFailed as failed:
-            return Recognition(asked, f"{failed.code}: {failed.words}".removesuffix(": "))
+            return Recognition(question, f"{failed.code}: {failed.words}".removesuffix(": "))
         if name is None:
-            return Recognition(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
-        said = WorkerDescription("RemoteLLM", models_of([OfferedModel(name)]))
+            return Recognition(question, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
+        description = WorkerDescription("RemoteLLM", models_of([OfferedModel(name)]))
         return Recognition(
-            asked, repr(cleaned(name)) if name else f"no type: its key is the header {KEY}", said
+            question,
+            repr(cleaned(name)) if name else f"no type: its key is the header {KEY}",
+            description,
         )
 
     async def _type(self, worker: Worker) -> str | None:
         """Return the type that a worker reports, `None` for no answer in time; raise `WorkerFailed` or `RpcFailed`."""
         method = _METHODS["GetLlmType"]
-        said = dict(worker_headers.read(worker))
-        asked = method.asked(api_key=said.pop(KEY, ""))
+        metadata = dict(worker_headers.read(worker))
+        message = method.request_class(api_key=metadata.pop(KEY, ""))
         try:
-            told = await self._channels.send_probe(worker.api, method, asked, said)
+            reply = await self._channels.send_probe(worker.api, method, message, metadata)
         except RpcFailed as failed:
-            failed.redact(b"", [asked.api_key])
+            failed.redact(b"", [message.api_key])
             raise
-        return None if told is None else str(told.llm_type)
+        return None if reply is None else str(reply.llm_type)
 
-    async def _verbatim(self, request: Request, said: Verbatim, worker: Worker) -> Answer:
+    async def _verbatim(self, request: Request, original: Verbatim, worker: Worker) -> Answer:
         """Pass on a request of a caller that speaks the same protocol; only the key is replaced."""
-        message = parse_caller_message(_METHODS[GENERATE].asked, said.body)
+        message = parse_caller_message(_METHODS[GENERATE].request_class, original.body)
         reply = await self._send(worker, request, GENERATE, message)
         if len(reply.generations) != len(message.prompts):
             raise mapping.no_text_error()
         answer = complete_answer(reply.SerializeToString(), messages.CONTENT_TYPE)
-        answer.verbatim, answer.usage = said.protocol, mapping.usage_of(message, reply)
+        answer.verbatim, answer.usage = original.protocol, mapping.usage_of(message, reply)
         return answer
 
     async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
-        asked, mapped = MAPPING.read(request, worker)
-        found = await self._gathered(worker, request, mapped.bodies[0], asked.n)
+        text_request, mapped = MAPPING.read(request, worker)
+        pieces = await self._gathered(worker, request, mapped.bodies[0], text_request.n)
         # The worker ignores stop strings, and those of a chat's template are not among the caller's.
-        asked = replace(asked, stop=stops_of(mapped))
-        answer = complete_text_answer(asked, text_form(request, name), mapping.texts(asked, found))
+        text_request = replace(text_request, stop=stops_of(mapped))
+        answer = complete_text_answer(
+            text_request, text_form(request, name), mapping.texts(text_request, pieces)
+        )
         answer.headers = mapped.headers
-        answer.hides_usage = answer.streamed and not asked.include_usage
+        answer.hides_usage = answer.streamed and not text_request.include_usage
         return answer
 
     async def _gathered(
@@ -176,51 +182,53 @@ class RemoteLlmGrpc:
     ) -> list[list[OutputPiece]]:
         """Return at least `n` texts for each prompt; a prompt with too few alternatives is sent again."""
         prompts = [*_prompts(body)]
-        found: list[list[OutputPiece]] = [[] for _ in prompts]
+        gathered: list[list[OutputPiece]] = [[] for _ in prompts]
         least = self._alternatives.get(worker.api, n)
-        while short := [at for at, texts in enumerate(found) if len(texts) < n]:
-            batch = [at for at in short for _ in range(-(-(n - len(found[at])) // least))]
-            fields = {**body, "prompts": [prompts[at] for at in batch]}
+        while short := [index for index, texts in enumerate(gathered) if len(texts) < n]:
+            batch = [
+                index for index in short for _ in range(-(-(n - len(gathered[index])) // least))
+            ]
+            fields = {**body, "prompts": [prompts[index] for index in batch]}
             reply = await self._ask(worker, request, GENERATE, fields)
             if len(reply.generations) != len(batch):
                 raise mapping.no_text_error()
-            told = [mapping.alternatives(one) for one in reply.generations]
-            for at, texts in zip(batch, told, strict=True):
-                found[at] += texts
-            least = min(map(len, told))
+            batches = [mapping.alternatives(generation) for generation in reply.generations]
+            for index, texts in zip(batch, batches, strict=True):
+                gathered[index] += texts
+            least = min(map(len, batches))
             if n > 1:
-                put_newest(self._alternatives, worker.api, least, most=MAX_WORKERS)
-        return found
+                put_newest(self._alternatives, worker.api, least, limit=MAX_WORKERS)
+        return gathered
 
     async def _tokens(self, request: Request, worker: Worker) -> Answer:
-        asked = read_or_reject(tokenize.read, request)
-        refuse_unread_fields(MAPPING.name, asked, tokenize.SHAPING)
-        wanted = {"prompt": asked.text, "embedding_trunkation": 1, "top_k_logits": 1}
-        reply = await self._ask(worker, request, _GUTS, wanted)
-        return complete_answer(write_tokens([one.token_id for one in reply.tokens]))
+        parsed = read_or_reject(tokenize.read, request)
+        refuse_unread_fields(MAPPING.name, parsed, tokenize.SHAPING)
+        message = {"prompt": parsed.text, "embedding_trunkation": 1, "top_k_logits": 1}
+        reply = await self._ask(worker, request, _GUTS, message)
+        return complete_answer(write_tokens([token.token_id for token in reply.tokens]))
 
     async def _guts(self, request: Request, worker: Worker) -> Answer:
-        asked = read_or_reject(mapping.read_guts, request)
-        wanted = {
-            "prompt": asked.text,
-            "fft_embeddings": asked.fft,
-            "embedding_trunkation": asked.numbers,
-            "top_k_logits": asked.next,
+        parsed = read_or_reject(mapping.read_guts, request)
+        message = {
+            "prompt": parsed.text,
+            "fft_embeddings": parsed.fft,
+            "embedding_trunkation": parsed.numbers,
+            "top_k_logits": parsed.next,
         }
-        reply = await self._ask(worker, request, _GUTS, wanted)
+        reply = await self._ask(worker, request, _GUTS, message)
         return complete_answer(write_guts(mapping.tokens(reply), mapping.next_tokens(reply)))
 
     async def _ask(
         self, worker: Worker, request: Request, name: str, fields: Mapping[str, object]
     ) -> Any:
-        return await self._send(worker, request, name, _METHODS[name].asked(**fields))
+        return await self._send(worker, request, name, _METHODS[name].request_class(**fields))
 
     async def _send(self, worker: Worker, request: Request, name: str, message: Any) -> Any:
-        said = dict(metadata_to(worker, request))
-        message.api_key = said.pop(KEY, "")
+        metadata = dict(metadata_to(worker, request))
+        message.api_key = metadata.pop(KEY, "")
         try:
             with holding(self._under_way, worker.api):
-                return await self._channels.ask(worker.api, _METHODS[name], message, said)
+                return await self._channels.ask(worker.api, _METHODS[name], message, metadata)
         except RpcFailed as failed:
             failed.redact(b"", [message.api_key])
             raise failed.as_error(name) from failed

@@ -70,27 +70,27 @@ def read_guts(request: Request) -> InternalsRequest:
 GENERATE = "Generate"
 
 
-def mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
+def mapped(request: TextRequest, worker: Worker) -> MappedRequest:
     """Translate a request for text: all prompts go into one batch."""
-    prompts, stops = asked.prompts, asked.stop
-    if asked.kind is Kind.CHAT:
+    prompts, stops = request.prompts, request.stop
+    if request.kind is Kind.CHAT:
         # The protocol has only texts: most of its models are older than chat templates.
-        own = "plain" if worker.template in ("", "worker") else worker.template
-        chat = _rendered(own, asked)
+        template = "plain" if worker.template in ("", "worker") else worker.template
+        chat = _rendered(template, request)
         prompts, stops = (chat.prompt,), (*stops, *chat.stops)
     body = {"prompts": prompts, "stop": tuple(stops)}
-    return MappedRequest(GENERATE, (body,), unheard(asked))
+    return MappedRequest(GENERATE, (body,), unheard(request))
 
 
-def stops_of(said: MappedRequest) -> tuple[str, ...]:
+def stops_of(translated: MappedRequest) -> tuple[str, ...]:
     """Return the stop strings of a text: the caller's and those of a chat's template."""
-    stops = said.bodies[0]["stop"]
+    stops = translated.bodies[0]["stop"]
     return stops if isinstance(stops, tuple) else ()
 
 
-def _rendered(template: Template, asked: TextRequest) -> Rendered:
+def _rendered(template: Template, request: TextRequest) -> Rendered:
     try:
-        return rendered(template, asked.messages)
+        return rendered(template, request.messages)
     except BadRequest as error:
         raise WorkerUnable(str(error), param=error.param or "messages") from error
 
@@ -103,18 +103,21 @@ MAPPING = RequestMapping(
 _REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "content_filter"}
 
 
-def alternatives(told: Any) -> list[OutputPiece]:
+def alternatives(reply: Any) -> list[OutputPiece]:
     """Return the texts for a prompt; the first one reports the usage of all, or else it is estimated."""
-    if not told.generations:
+    if not reply.generations:
         raise WorkerFailed("the worker returned no text for a prompt")
-    first, *more = (_said(one.text, _info(one.generation_info)) for one in told.generations)
-    return [first, *(replace(said, usage=_share(first, said)) for said in more)]
+    first, *more = (
+        _said(generation.text, _info(generation.generation_info))
+        for generation in reply.generations
+    )
+    return [first, *(replace(piece, usage=_share(first, piece)) for piece in more)]
 
 
-def texts(asked: TextRequest, found: Sequence[Sequence[OutputPiece]]) -> list[Event]:
+def texts(request: TextRequest, pieces: Sequence[Sequence[OutputPiece]]) -> list[Event]:
     """Return the events of all choices, `n` for each prompt."""
-    chosen = [said for alternatives in found for said in alternatives[: asked.n]]
-    return [event for n, said in enumerate(chosen) for event in in_one_piece(asked, n, said)]
+    chosen = [piece for alternatives in pieces for piece in alternatives[: request.n]]
+    return [event for n, piece in enumerate(chosen) for event in in_one_piece(request, n, piece)]
 
 
 def _said(text: str, info: Mapping[str, object]) -> OutputPiece:
@@ -122,11 +125,11 @@ def _said(text: str, info: Mapping[str, object]) -> OutputPiece:
     return OutputPiece(text=text, reason=reason, usage=_usage(info), over=True)
 
 
-def _share(first: OutputPiece, said: OutputPiece) -> Usage:
+def _share(first: OutputPiece, piece: OutputPiece) -> Usage:
     """Return the usage of a further text for a prompt, which was counted with the first."""
     if first.usage is not None:
         return Usage(0, 0)
-    return Usage(0, estimated_tokens(len(said.text.encode())), estimated=True)
+    return Usage(0, estimated_tokens(len(piece.text.encode())), estimated=True)
 
 
 def no_text_error() -> WorkerFailed:
@@ -136,32 +139,40 @@ def no_text_error() -> WorkerFailed:
 
 def usage_of(message: Any, reply: Any) -> Usage:
     """Return the texts' usage, estimated if the worker does not report it; a prompt's first text reports it for all of them."""
-    first = [one.generations[0] for one in reply.generations if one.generations]
-    known = [usage for one in first if (usage := _usage(_info(one.generation_info)))]
-    if first and len(known) == len(first):
-        return sum(known[1:], start=known[0])
-    written = sum(len(text.text.encode()) for one in reply.generations for text in one.generations)
-    asked = sum(len(prompt.encode()) for prompt in message.prompts)
-    return Usage(estimated_tokens(asked), estimated_tokens(written), estimated=True)
+    first = [
+        generation.generations[0] for generation in reply.generations if generation.generations
+    ]
+    reported = [
+        usage for generation in first if (usage := _usage(_info(generation.generation_info)))
+    ]
+    if first and len(reported) == len(first):
+        return sum(reported[1:], start=reported[0])
+    written = sum(
+        len(text.text.encode())
+        for generation in reply.generations
+        for text in generation.generations
+    )
+    prompt_bytes = sum(len(prompt.encode()) for prompt in message.prompts)
+    return Usage(estimated_tokens(prompt_bytes), estimated_tokens(written), estimated=True)
 
 
 def tokens(reply: Any) -> list[TokenInternals]:
     """Return the tokens of a text, with each token's embeddings and hidden state."""
     return [
         TokenInternals(
-            one.token,
-            one.token_id,
-            tuple(one.positional_embedding),
-            tuple(one.token_embedding),
-            tuple(one.hidden_state),
+            token.token,
+            token.token_id,
+            tuple(token.positional_embedding),
+            tuple(token.token_embedding),
+            tuple(token.hidden_state),
         )
-        for one in reply.tokens
+        for token in reply.tokens
     ]
 
 
 def next_tokens(reply: Any) -> list[NextToken]:
     """Return the candidates for the next token."""
-    return [NextToken(one.token, one.id, one.logit) for one in reply.generations]
+    return [NextToken(token.token, token.id, token.logit) for token in reply.generations]
 
 
 def _info(text: str) -> Mapping[str, object]:

@@ -88,8 +88,8 @@ class TgiHttp(Translator):
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the server's health; 502 to 504 mean that the model behind it is down, a status for being busy does not."""
-        found = await send_probe(self._places, worker, self.url(worker, "health"), at_most=0)
-        return found.answered and not found.comes_later
+        result = await send_probe(self._places, worker, self.url(worker, "health"), at_most=0)
+        return result.has_answer and not result.comes_later
 
     async def slots(self, worker: Worker) -> int:
         """Ask how many concurrent requests the server takes before it refuses more."""
@@ -99,31 +99,31 @@ class TgiHttp(Translator):
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for `/info`."""
         url = self.url(worker, "info")
-        found = await send_probe(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
-        if not found.answered or found.comes_later:
+        result = await send_probe(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
+        if not result.has_answer or result.comes_later:
             return None
-        return read_info(_properties(found)) if found.status == 200 else WorkerDescription()
+        return read_info(_properties(result)) if result.status == 200 else WorkerDescription()
 
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a server's metrics."""
         url = self.url(worker, "metrics")
-        found = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
-        if found.status == 200:
-            return parse_metrics(found.body, _FIGURES)
-        return None if found.answered and not found.comes_later else {}
+        result = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        if result.status == 200:
+            return parse_metrics(result.body, _FIGURES)
+        return None if result.has_answer and not result.comes_later else {}
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its `/info`: a model and TGI's own limits."""
         url = self.url(worker, "info")
-        asked, heard = f"GET {url.path}", await send_probe(self._places, worker, url)
-        if heard.status != 200:
-            return Recognition(asked, heard.came, silent=heard.silent)
-        said = _properties(heard)
-        if "model_id" not in said or not any(name in said for name in _LIMITS):
-            return Recognition(asked, "200, but no model_id with TGI's limits")
-        software = read_info(said).software
+        question, result = f"GET {url.path}", await send_probe(self._places, worker, url)
+        if result.status != 200:
+            return Recognition(question, result.summary, silent=result.silent)
+        info = _properties(result)
+        if "model_id" not in info or not any(name in info for name in _LIMITS):
+            return Recognition(question, "200, but no model_id with TGI's limits")
+        software = read_info(info).software
         return Recognition(
-            asked, f"200, {software} with {text_of(said['model_id'])}", read_info(said)
+            question, f"200, {software} with {text_of(info['model_id'])}", read_info(info)
         )
 
 
@@ -132,22 +132,22 @@ def create(links: Links) -> TgiHttp:
     return TgiHttp(links)
 
 
-def _properties(found: ProbeResult) -> Mapping[str, object]:
-    said = found.json
-    return said if isinstance(said, dict) else {}
+def _properties(result: ProbeResult) -> Mapping[str, object]:
+    value = result.json
+    return value if isinstance(value, dict) else {}
 
 
-def read_info(said: Mapping[str, object]) -> WorkerDescription:
+def read_info(info: Mapping[str, object]) -> WorkerDescription:
     """Read an answer of `/info`."""
-    version = text_of(said.get("version"))
-    context = count_of(said.get("max_total_tokens"))
+    version = text_of(info.get("version"))
+    context = count_of(info.get("max_total_tokens"))
     # `max_input_length` is the older name. The answer gets what the input leaves of the context.
-    read = first_count(said, "max_input_tokens", "max_input_length")
+    read = first_count(info, "max_input_tokens", "max_input_length")
     return WorkerDescription(
         software=f"TGI {version}".strip(),
-        models=models_of([OfferedModel(text_of(said.get("model_id"), MAX_NAME), context)]),
-        slots=count_of(said.get("max_concurrent_requests"), MOST_SLOTS),
+        models=models_of([OfferedModel(text_of(info.get("model_id"), MAX_NAME), context)]),
+        slots=count_of(info.get("max_concurrent_requests"), MOST_SLOTS),
         output=max(0, context - read) if read else 0,
-        limits={name: count for name in _TOLD_ON if (count := count_of(said.get(name)))}
+        limits={name: count for name in _TOLD_ON if (count := count_of(info.get(name)))}
         | ({"max_input_tokens": read} if 0 < read < context else {}),
     )

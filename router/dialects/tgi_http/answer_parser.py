@@ -47,26 +47,26 @@ _MOST_TOKEN = 2**32 - 1
 
 def map_token_request(request: Request) -> MappedRequest:
     """Translate a request for tokens; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
-    wanted = read_or_reject(tokenize.read, request)
-    refuse_unread_fields("TGI", wanted, SHAPING - _TEXTS)
-    unheard = ["add_special_tokens"] if wanted.special is False else []
-    unheard += [name for name in dropped_names(wanted) if name not in _TEXTS]
-    return MappedRequest(TOKENIZE_PATH, ({"inputs": wanted.text},), tuple(unheard))
+    parsed = read_or_reject(tokenize.read, request)
+    refuse_unread_fields("TGI", parsed, SHAPING - _TEXTS)
+    unheard = ["add_special_tokens"] if parsed.special is False else []
+    unheard += [name for name in dropped_names(parsed) if name not in _TEXTS]
+    return MappedRequest(TOKENIZE_PATH, ({"inputs": parsed.text},), tuple(unheard))
 
 
 def read_token_answer(request: Request, body: bytes) -> bytes:
     """Return TGI's tokens as OpenAI's JSON; raise `WorkerFailed` for an invalid answer."""
     try:
-        said = orjson.loads(body)
+        answer = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise WorkerFailed("the worker's answer is not valid JSON") from error
-    if not isinstance(said, list):
+    if not isinstance(answer, list):
         raise WorkerFailed("the worker's answer is not a list of tokens")
-    tokens = [_token_and_place(one) for one in said]
+    tokens = [_token_and_place(token) for token in answer]
     numbers = [number for number, _ in tokens]
-    wanted = tokenize.read(request)
-    if wanted.texts:
-        return write_token_texts(wanted, numbers, [text for _, text in tokens])
+    parsed = tokenize.read(request)
+    if parsed.texts:
+        return write_token_texts(parsed, numbers, [text for _, text in tokens])
     return write_tokens(numbers)
 
 
@@ -94,11 +94,11 @@ def _event(data: bytes) -> None:
 
 
 def _whole(request_body: bytes, body: bytes, header: Callable[[str], str]) -> Usage | None:
-    said = _success(body)
-    if not isinstance(said.get("generated_text"), str):
+    answer = _success(body)
+    if not isinstance(answer.get("generated_text"), str):
         raise WorkerFailed("the worker's answer has no text")
     return usage_in_details(
-        said.get("details"), header("x-prompt-tokens"), partial(_read, request_body)
+        answer.get("details"), header("x-prompt-tokens"), partial(_read, request_body)
     )
 
 
@@ -110,10 +110,10 @@ def _tells(request_body: bytes) -> UsageFormat:
 
 
 def _success(body: bytes) -> Mapping[str, object]:
-    said = answer_object(body)
-    if "error" in said:
-        raise failure(said)
-    return said
+    answer = answer_object(body)
+    if "error" in answer:
+        raise failure(answer)
+    return answer
 
 
 def _read(request_body: bytes) -> int:
@@ -134,60 +134,60 @@ _MOST_TOKENS = 2**53
 _REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
-def part(asked: TextRequest, data: bytes) -> OutputPiece:
+def part(request: TextRequest, data: bytes) -> OutputPiece:
     """Read one event of a stream; raise a `WorkerError` if it is a failure or invalid."""
     if data == b"[DONE]":
         return OutputPiece(over=True)
-    said = answer_object(data)
-    if "error" in said:
-        raise failure(said)
-    if "choices" in said:
-        text, reason, likely = _of_chunk(said)
+    answer = answer_object(data)
+    if "error" in answer:
+        raise failure(answer)
+    if "choices" in answer:
+        text, reason, likely = _of_chunk(answer)
         # A later event may still report the usage.
-        return OutputPiece(text, reason, read_usage(said), tokens=_likely(asked, likely))
-    if asked.kind is Kind.CHAT:
+        return OutputPiece(text, reason, read_usage(answer), tokens=_likely(request, likely))
+    if request.kind is Kind.CHAT:
         raise WorkerFailed("an event of the worker's stream has no choice")
-    text, reason = read_token(said)
-    spent = usage_in_details(
-        said.get("details"), "", lambda: estimate_prompt_tokens(asked, 0)
-    ) or read_usage(said)
-    tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
-    return OutputPiece(text, reason, spent, over=reason is not None, tokens=tokens)
+    text, reason = read_token(answer)
+    usage = usage_in_details(
+        answer.get("details"), "", lambda: estimate_prompt_tokens(request, 0)
+    ) or read_usage(answer)
+    tokens = _tokens(request, [answer.get("token")], [answer.get("top_tokens")])
+    return OutputPiece(text, reason, usage, over=reason is not None, tokens=tokens)
 
 
 def whole(
-    asked: TextRequest, choice: int, body: bytes, header: Callable[[str], str]
+    request: TextRequest, choice: int, body: bytes, header: Callable[[str], str]
 ) -> list[Event]:
     """Read an answer in one piece, which has one choice."""
-    said = answer_object(body)
-    if "error" in said:
-        raise failure(said)
-    if asked.kind is Kind.CHAT:
-        return in_one_piece(asked, choice, _chat(asked, choice, said))
-    match said:
+    answer = answer_object(body)
+    if "error" in answer:
+        raise failure(answer)
+    if request.kind is Kind.CHAT:
+        return in_one_piece(request, choice, _chat(request, choice, answer))
+    match answer:
         case {"choices": [{"text": str(text), **ending}, *_]}:
             ended = _reason(ending.get("finish_reason"))
-            return in_one_piece(asked, choice, OutputPiece(text, ended, read_usage(said)))
+            return in_one_piece(request, choice, OutputPiece(text, ended, read_usage(answer)))
         case {"generated_text": str(text)}:
-            details = said.get("details")
-            rest = details if isinstance(details, dict) else {}
+            details = answer.get("details")
+            fields = details if isinstance(details, dict) else {}
             told_by = header("x-prompt-tokens")
-            spent = usage_in_details(
-                details, told_by, lambda: estimate_prompt_tokens(asked, choice)
+            usage = usage_in_details(
+                details, told_by, lambda: estimate_prompt_tokens(request, choice)
             )
-            tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
-            ended = _reason(rest.get("finish_reason"))
-            return in_one_piece(asked, choice, OutputPiece(text, ended, spent, tokens=tokens))
+            tokens = _tokens(request, fields.get("tokens"), fields.get("top_tokens"))
+            ended = _reason(fields.get("finish_reason"))
+            return in_one_piece(request, choice, OutputPiece(text, ended, usage, tokens=tokens))
     raise WorkerFailed("the worker's answer has no text")
 
 
-def failure(said: Mapping[str, object]) -> WorkerError:
+def failure(answer: Mapping[str, object]) -> WorkerError:
     """Return the error of an attempt that corresponds to an error of TGI's."""
-    match said.get("error_type"):
+    match answer.get("error_type"):
         case "overloaded":
             return WorkerBusy("the worker is full")
         case "validation" | "tool_error" | "template_error":
-            return WorkerRejected(400, orjson.dumps({"error": str(said.get("error"))}))
+            return WorkerRejected(400, orjson.dumps({"error": str(answer.get("error"))}))
         case "incomplete_generation":
             return WorkerIncomplete()
         case kind:
@@ -197,50 +197,50 @@ def failure(said: Mapping[str, object]) -> WorkerError:
 _KNOWN = ("generation", "healthcheck", "unhealthy")
 
 
-def _reason(said: object) -> Reason:
-    return _REASONS.get(said, "stop") if isinstance(said, str) else "stop"
+def _reason(value: object) -> Reason:
+    return _REASONS.get(value, "stop") if isinstance(value, str) else "stop"
 
 
-def read_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
+def read_token(answer: Mapping[str, object]) -> tuple[str, Reason | None]:
     """Return the visible text of a stream's token, and the finish reason if the text ends there; raise `WorkerFailed`."""
-    match said:
+    match answer:
         case {"token": {"text": str(text), **rest}}:
-            details = said.get("details")
-            ended = isinstance(details, dict) or isinstance(said.get("generated_text"), str)
+            details = answer.get("details")
+            ended = isinstance(details, dict) or isinstance(answer.get("generated_text"), str)
             reason = details.get("finish_reason") if isinstance(details, dict) else None
             shown = "" if rest.get("special") is True else text
             return shown, _reason(reason) if ended else None
     raise WorkerFailed("an event of the worker's stream has no token")
 
 
-def _tokens(asked: TextRequest, given: object, likeliest: object) -> tuple[Token, ...]:
+def _tokens(request: TextRequest, value: object, likeliest: object) -> tuple[Token, ...]:
     """Read the visible tokens of a text, each with the likeliest ones at its position; skip what is no token."""
-    if asked.logprobs is None:
+    if request.logprobs is None:
         return ()
-    tokens = given if isinstance(given, list) else []
-    others = likeliest if isinstance(likeliest, list) else []
-    found = []
-    for token, beside in zip_longest(tokens, others[: len(tokens)]):
+    tokens = value if isinstance(value, list) else []
+    alternatives = likeliest if isinstance(likeliest, list) else []
+    visible = []
+    for token, beside in zip_longest(tokens, alternatives[: len(tokens)]):
         if (drawn := _token(token)) is not None:
-            rest = filter(None, map(_token, beside if isinstance(beside, list) else ()))
-            found.append(replace(drawn, likeliest=tuple(islice(rest, MAX_LIKELIEST))))
-    return tuple(found)
+            likely = filter(None, map(_token, beside if isinstance(beside, list) else ()))
+            visible.append(replace(drawn, likeliest=tuple(islice(likely, MAX_LIKELIEST))))
+    return tuple(visible)
 
 
-def _token(given: object) -> Token | None:
-    match given:
+def _token(value: object) -> Token | None:
+    match value:
         case {"text": str(text), **rest} if rest.get("special") is not True:
             return logprobs.token(text, rest.get("logprob"), rest.get("id"))
     return None
 
 
-def _likely(asked: TextRequest, given: object) -> tuple[Token, ...]:
-    return () if asked.logprobs is None else logprobs.read(given)
+def _likely(request: TextRequest, value: object) -> tuple[Token, ...]:
+    return () if request.logprobs is None else logprobs.read(value)
 
 
-def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
+def _of_chunk(answer: Mapping[str, object]) -> tuple[str, Reason | None, object]:
     """Return the text, finish reason and `logprobs` of an event."""
-    match said.get("choices"):
+    match answer.get("choices"):
         case [{"delta": dict(delta), **rest}, *_]:
             text, reason = delta.get("content"), rest.get("finish_reason")
             ended = _reason(reason) if reason else None
@@ -275,41 +275,41 @@ def usage_in_details(details: object, prompt_tokens: str, read: Callable[[], int
     return Usage(read(), written, estimated=True)
 
 
-def _chat(asked: TextRequest, choice: int, said: Mapping[str, object]) -> OutputPiece:
-    match said.get("choices"):
+def _chat(request: TextRequest, choice: int, answer: Mapping[str, object]) -> OutputPiece:
+    match answer.get("choices"):
         case [{"message": dict(message), **rest}, *_]:
             pass
         case _:
             raise WorkerFailed("the worker's answer has no message")
-    spent = read_usage(said)
+    usage = read_usage(answer)
     text = _notice(message) or message.get("content")
-    calls = () if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
+    calls = () if _notice(message) else _calls(request, choice, message.get("tool_calls"))
     if calls:
-        return OutputPiece(usage=spent, calls=calls)
-    if asked.tool_choice in ("required", "named"):
+        return OutputPiece(usage=usage, calls=calls)
+    if request.tool_choice in ("required", "named"):
         raise WorkerFailed("the worker called no tool")
     reason = _reason(rest.get("finish_reason"))
-    tokens = _likely(asked, rest.get("logprobs"))
-    return OutputPiece(text if isinstance(text, str) else "", reason, spent, tokens=tokens)
+    tokens = _likely(request, rest.get("logprobs"))
+    return OutputPiece(text if isinstance(text, str) else "", reason, usage, tokens=tokens)
 
 
 def _notice(message: Mapping[str, object]) -> str:
     """Return why the model called none of the tools: TGI offers it an additional tool with which it says so."""
     match message.get("tool_calls"):
-        case [{"function": {"name": "notify_error", "arguments": {"error": str(why)}}}]:
-            return why
+        case [{"function": {"name": "notify_error", "arguments": {"error": str(reason)}}}]:
+            return reason
     return ""
 
 
-def _calls(asked: TextRequest, choice: int, given: object) -> tuple[ToolCall, ...]:
+def _calls(request: TextRequest, choice: int, value: object) -> tuple[ToolCall, ...]:
     calls: list[ToolCall] = []
-    names = {tool["name"] for tool in asked.tools}
-    for call in given if isinstance(given, list) else []:
+    names = {tool["name"] for tool in request.tools}
+    for call in value if isinstance(value, list) else []:
         match call:
             case {"function": {"name": str(name), "arguments": arguments}} if name in names:
                 # All of TGI's calls have the id 0, and their arguments may be an object, or null for none.
-                said = {} if arguments is None else arguments
-                text = said if isinstance(said, str) else written_answer(said).decode()
+                content = {} if arguments is None else arguments
+                text = content if isinstance(content, str) else written_answer(content).decode()
                 calls.append(ToolCall(f"call_{uuid4().hex}", name, text, choice))
             case _:
                 raise WorkerFailed("the worker called a tool that it was not offered")

@@ -46,156 +46,161 @@ _MOST_SEED = 2**63 - 1
 _MOST_TOKENS = 2**31 - 1
 
 
-def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
+def mapped(request: TextRequest, _: Worker) -> MappedRequest:
     """Translate a request to TGI; raise `WorkerUnable` if that would change the answer."""
-    if asked.stream and asked.choices > 1:
-        many = "n" if asked.n > 1 else "prompt"
+    if request.stream and request.choices > 1:
+        many = "n" if request.n > 1 else "prompt"
         raise WorkerUnable("TGI streams one choice for each request", param=many)
-    chat = asked.kind is Kind.CHAT
-    sampling, unheard = _sampling(asked.sampling, chat=chat)
-    if asked.others.get(SUFFIX) is not None:
-        return _infills(asked, sampling, unheard)
-    bodies = _chats(asked, sampling) if chat else _natives(asked, sampling)
-    tools = bool(asked.tools) and asked.tool_choice != "none"
-    streamed = asked.stream and not tools
+    chat = request.kind is Kind.CHAT
+    sampling, unheard = _sampling(request.sampling, chat=chat)
+    if request.others.get(SUFFIX) is not None:
+        return _infills(request, sampling, unheard)
+    bodies = _chats(request, sampling) if chat else _natives(request, sampling)
+    tools = bool(request.tools) and request.tool_choice != "none"
+    streamed = request.stream and not tools
     path = CHAT if chat else STREAM if streamed else WHOLE
-    heard = _translated_fields(asked)
-    lost = [name for name in values.dropped_names(asked) if name not in heard]
+    translated = _translated_fields(request)
+    lost = [name for name in values.dropped_names(request) if name not in translated]
     return MappedRequest(path, bodies, (*unheard, *lost), streamed)
 
 
-def beside(mapped: MappedRequest, own: Mapping[str, object]) -> MappedRequest:
+def beside(mapped: MappedRequest, fields: Mapping[str, object]) -> MappedRequest:
     """Add to a chat the fields of TGI's own that its caller set."""
     if mapped.path != CHAT:
         return mapped
-    heard = {name: own[name] for name in OWN if name in own}
+    heard = {name: fields[name] for name in OWN if name in fields}
     bodies = tuple({**body, **heard} for body in mapped.bodies)
     lost = tuple(name for name in mapped.dropped if name not in heard)
     return replace(mapped, bodies=bodies, dropped=lost, heard=tuple(heard))
 
 
 def _infills(
-    asked: TextRequest, sampling: Mapping[str, object], unheard: tuple[str, ...]
+    request: TextRequest, sampling: Mapping[str, object], unheard: tuple[str, ...]
 ) -> MappedRequest:
     """Translate a completion between a prompt and the text that follows it."""
-    suffix = asked.others[SUFFIX]
+    suffix = request.others[SUFFIX]
     if not isinstance(suffix, str):
         raise refused(f"`{SUFFIX}` must be a text", SUFFIX)
-    if _grammar(asked) is not None:
+    if _grammar(request) is not None:
         raise WorkerUnable("TGI does not support `response_format` with a suffix", param=SUFFIX)
     renamed = {"max_new_tokens": "max_tokens"}
-    said = {renamed.get(name, name): value for name, value in sampling.items()}
-    lost = [name for name in ("top_k", "typical_p") if said.pop(name, None) is not None]
-    said |= {"model": "tgi", "stream": asked.stream, SUFFIX: suffix}
-    if not said.pop("do_sample"):
-        said["temperature"] = 0.0
-    if asked.stop:
-        said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
+    fields = {renamed.get(name, name): value for name, value in sampling.items()}
+    lost = [name for name in ("top_k", "typical_p") if fields.pop(name, None) is not None]
+    fields |= {"model": "tgi", "stream": request.stream, SUFFIX: suffix}
+    if not fields.pop("do_sample"):
+        fields["temperature"] = 0.0
+    if request.stop:
+        fields["stop"] = list(request.stop[:MAX_TGI_STOPS])
     bodies = tuple(
-        {**said, "prompt": [asked.prompts[choice // asked.n]], **_seeded(asked, choice)}
-        for choice in range(asked.choices)
+        {**fields, "prompt": [request.prompts[choice // request.n]], **_seeded(request, choice)}
+        for choice in range(request.choices)
     )
-    lost += [name for name in values.dropped_names(asked) if name != SUFFIX]
-    return MappedRequest(INFILL, bodies, (*unheard, *lost), asked.stream)
+    lost += [name for name in values.dropped_names(request) if name != SUFFIX]
+    return MappedRequest(INFILL, bodies, (*unheard, *lost), request.stream)
 
 
-def _translated_fields(asked: TextRequest) -> set[str]:
+def _translated_fields(request: TextRequest) -> set[str]:
     """Return the fields that are translated beside those which every protocol has."""
-    heard = {REGEX} if asked.kind is Kind.CHAT else {REGEX, TRUNCATE}
-    if asked.logprobs is not None:
-        heard |= {"logprobs", "top_logprobs"}
-        if asked.logprobs > MAX_LIKELIEST:
-            heard.remove("top_logprobs" if asked.kind is Kind.CHAT else "logprobs")
-    return heard | {"best_of"} if _best_of(asked) else heard
+    fields = {REGEX} if request.kind is Kind.CHAT else {REGEX, TRUNCATE}
+    if request.logprobs is not None:
+        fields |= {"logprobs", "top_logprobs"}
+        if request.logprobs > MAX_LIKELIEST:
+            fields.remove("top_logprobs" if request.kind is Kind.CHAT else "logprobs")
+    return fields | {"best_of"} if _best_of(request) else fields
 
 
-def _best_of(asked: TextRequest) -> int:
+def _best_of(request: TextRequest) -> int:
     """Return `best_of`; 0 where TGI cannot choose: with several choices, in a stream, or without random sampling."""
-    sampling = asked.sampling
-    chosen = asked.kind is Kind.COMPLETION and asked.choices == 1 and not asked.stream
+    sampling = request.sampling
+    chosen = request.kind is Kind.COMPLETION and request.choices == 1 and not request.stream
     drawn = sampling.seed is None and sampling.temperature != 0 and sampling.top_p != 0
-    match asked.others.get("best_of"):
+    match request.others.get("best_of"):
         case int(count) if 1 < count <= MAX_BEST_OF and chosen and drawn:
             return count
     return 0
 
 
-def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[str, ...]]:
+def _sampling(sampling: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the parameters by TGI's names, and the names of those that have no effect."""
-    limit = given.max_tokens or (CHAT_TOKENS if chat else COMPLETION_TOKENS)
-    greedy = given.temperature == 0 or given.top_p == 0
-    said: dict[str, object] = {"max_tokens" if chat else "max_new_tokens": limit}
-    said["frequency_penalty"] = given.frequency_penalty
+    limit = sampling.max_tokens or (CHAT_TOKENS if chat else COMPLETION_TOKENS)
+    greedy = sampling.temperature == 0 or sampling.top_p == 0
+    fields: dict[str, object] = {"max_tokens" if chat else "max_new_tokens": limit}
+    fields["frequency_penalty"] = sampling.frequency_penalty
     if not greedy:
-        said |= {"temperature": given.temperature, "top_p": given.top_p}
+        fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
     extended = {
-        "top_k": given.top_k,
-        "typical_p": given.typical_p or None,
-        "repetition_penalty": given.repetition_penalty,
+        "top_k": sampling.top_k,
+        "typical_p": sampling.typical_p or None,
+        "repetition_penalty": sampling.repetition_penalty,
     }
-    unheard = {"min_p": given.min_p, "presence_penalty": given.presence_penalty}
+    unheard = {"min_p": sampling.min_p, "presence_penalty": sampling.presence_penalty}
     if chat:
         unheard |= extended
-        said |= {"temperature": 0.0} if greedy else {}
+        fields |= {"temperature": 0.0} if greedy else {}
     else:
         # TGI's default is greedy, OpenAI's is not.
-        said |= extended | {"do_sample": not greedy}
+        fields |= extended | {"do_sample": not greedy}
     dropped = tuple(sorted(name for name, value in unheard.items() if value is not None))
-    return {name: value for name, value in said.items() if value is not None}, dropped
+    return {name: value for name, value in fields.items() if value is not None}, dropped
 
 
-def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
+def _seeded(request: TextRequest, choice: int) -> dict[str, object]:
     """Return the seed of one choice: with the same seed all choices would be the same text."""
-    if asked.sampling.seed is None:
+    if request.sampling.seed is None:
         return {}
     # TGI's seeds are unsigned, and it takes 0 as no seed.
-    return {"seed": (asked.sampling.seed + choice) & _MOST_SEED or _MOST_SEED}
+    return {"seed": (request.sampling.seed + choice) & _MOST_SEED or _MOST_SEED}
 
 
 def _natives(
-    asked: TextRequest, sampling: Mapping[str, object]
+    request: TextRequest, sampling: Mapping[str, object]
 ) -> tuple[Mapping[str, object], ...]:
-    said: dict[str, object] = {**sampling, "details": True, "return_full_text": False}
-    if asked.stop:
-        said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
-    if best_of := _best_of(asked):
-        said["best_of"] = best_of
-    if (count := asked.others.get(TRUNCATE)) is not None:
-        said["truncate"] = _tokens(count)
-    if asked.logprobs:
-        said["top_n_tokens"] = min(asked.logprobs, MAX_LIKELIEST)
-    if (form := _grammar(asked)) is not None:
-        said["grammar"] = form
+    parameters: dict[str, object] = {**sampling, "details": True, "return_full_text": False}
+    if request.stop:
+        parameters["stop"] = list(request.stop[:MAX_TGI_STOPS])
+    if best_of := _best_of(request):
+        parameters["best_of"] = best_of
+    if (count := request.others.get(TRUNCATE)) is not None:
+        parameters["truncate"] = _tokens(count)
+    if request.logprobs:
+        parameters["top_n_tokens"] = min(request.logprobs, MAX_LIKELIEST)
+    if (form := _grammar(request)) is not None:
+        parameters["grammar"] = form
     return tuple(
-        {"inputs": asked.prompts[choice // asked.n], "parameters": said | _seeded(asked, choice)}
-        for choice in range(asked.choices)
+        {
+            "inputs": request.prompts[choice // request.n],
+            "parameters": parameters | _seeded(request, choice),
+        }
+        for choice in range(request.choices)
     )
 
 
-def _chats(asked: TextRequest, sampling: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+def _chats(
+    request: TextRequest, sampling: Mapping[str, object]
+) -> tuple[Mapping[str, object], ...]:
     # TGI takes any other model name as that of an adapter.
-    said: dict[str, object] = {"model": "tgi", "messages": list(map(_message, asked.messages))}
-    said |= {"stream": asked.stream, **sampling}
-    if asked.stop:
-        said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
-    if asked.logprobs is not None:
-        said["logprobs"] = True
-        said |= {"top_logprobs": min(asked.logprobs, MAX_LIKELIEST)} if asked.logprobs else {}
-    if (form := _grammar(asked)) is not None:
-        said["response_format"] = form
-    if asked.tools and asked.tool_choice != "none":
-        said |= {"stream": False, "tools": list(map(_tool, asked.tools))}
-        if asked.tool_choice == "named":
-            said["tool_choice"] = {"function": {"name": asked.tool_name}}
+    body: dict[str, object] = {"model": "tgi", "messages": list(map(_message, request.messages))}
+    body |= {"stream": request.stream, **sampling}
+    if request.stop:
+        body["stop"] = list(request.stop[:MAX_TGI_STOPS])
+    if request.logprobs is not None:
+        body["logprobs"] = True
+        body |= {"top_logprobs": min(request.logprobs, MAX_LIKELIEST)} if request.logprobs else {}
+    if (form := _grammar(request)) is not None:
+        body["response_format"] = form
+    if request.tools and request.tool_choice != "none":
+        body |= {"stream": False, "tools": list(map(_tool, request.tools))}
+        if request.tool_choice == "named":
+            body["tool_choice"] = {"function": {"name": request.tool_name}}
     # The long parts are shared between the choices, of which there may be many.
-    return tuple(said | _seeded(asked, choice) for choice in range(asked.choices))
+    return tuple(body | _seeded(request, choice) for choice in range(request.choices))
 
 
-def _grammar(asked: TextRequest) -> dict[str, object] | None:
+def _grammar(request: TextRequest) -> dict[str, object] | None:
     """Return the grammar that the text must match, `None` without one; raise `WorkerRejected` for an invalid one."""
-    if asked.schema is not None:
-        return {"type": "json", "value": asked.schema or {"type": "object"}}
-    match asked.others.get(REGEX):
+    if request.schema is not None:
+        return {"type": "json", "value": request.schema or {"type": "object"}}
+    match request.others.get(REGEX):
         case None:
             return None
         case str(pattern):
@@ -204,18 +209,21 @@ def _grammar(asked: TextRequest) -> dict[str, object] | None:
 
 
 def _tool(function: Mapping[str, object]) -> dict[str, object]:
-    said = {"name": function["name"], "arguments": function.get("parameters") or {"type": "object"}}
-    if isinstance(words := function.get("description"), str):
-        said["description"] = words
-    return {"type": "function", "function": said}
+    fields = {
+        "name": function["name"],
+        "arguments": function.get("parameters") or {"type": "object"},
+    }
+    if isinstance(description := function.get("description"), str):
+        fields["description"] = description
+    return {"type": "function", "function": fields}
 
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
     refuse_tool_calls("TGI", message)
     content = message.get("content")
-    said = content if isinstance(content, str) else [_part(p) for p in _list(content)] or ""
+    converted = content if isinstance(content, str) else [_part(p) for p in _list(content)] or ""
     name = message.get("name")
-    return {"role": message["role"], "content": said} | (
+    return {"role": message["role"], "content": converted} | (
         {"name": name} if isinstance(name, str) else {}
     )
 
@@ -229,11 +237,11 @@ def _part(part: object) -> dict[str, object]:
     raise WorkerUnable("TGI supports only texts and images", param="messages")
 
 
-def _tokens(given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_TOKENS:
+def _tokens(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_TOKENS:
         raise refused(f"`{TRUNCATE}` must be from 1 to {_MOST_TOKENS}", TRUNCATE)
-    return given
+    return value
 
 
-def _list(given: object) -> list[object]:
-    return given if isinstance(given, list) else []
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

@@ -30,7 +30,7 @@ async def guarded(access):
         return web.Response()
 
     async def change(request):
-        access.change(request)
+        access.check_change(request)
         return web.Response()
 
     routes = [web.get("/read", read), web.post("/read", read), web.post("/change", change)]

@@ -95,8 +95,8 @@ async def test_a_rotated_key_allows_the_same_and_the_old_one_is_unknown(ring):
 async def test_a_revoked_key_is_reported_as_revoked_and_its_name_is_free(ring, clock):
     secret = (await ring.create(ANN))["ann"]
     await ring.revoke("ann")
-    assert ring.find(secret).ended(clock()) == "revoked"
-    assert ring.find((await ring.create(ANN))["ann"]).ended(clock()) == ""
+    assert ring.find(secret).end_reason(clock()) == "revoked"
+    assert ring.find((await ring.create(ANN))["ann"]).end_reason(clock()) == ""
 
 
 async def test_a_name_has_one_key(ring):
@@ -133,19 +133,19 @@ async def test_a_node_learns_of_another_nodes_changes_with_its_next_look(ring, s
     secret = (await ring.create(ANN))["ann"]
     told = []
     other.on_change(told.append)
-    await other.look()
+    await other.sync()
     assert other.find(secret).name == "ann"
     assert len(told) == 1
     await other.revoke("ann")
-    await ring.look()
-    assert ring.find(secret).ended(clock()) == "revoked"
+    await ring.sync()
+    assert ring.find(secret).end_reason(clock()) == "revoked"
 
 
 async def test_a_look_that_finds_nothing_new_reads_one_small_value(ring, store):
     await ring.create(ANN)
-    await ring.look()
+    await ring.sync()
     store.reads.clear()
-    await ring.look()
+    await ring.sync()
     assert store.reads == [Space.MARKS]
 
 
@@ -153,18 +153,18 @@ async def test_changes_at_two_nodes_at_once_are_all_known_at_both(store, clock):
     rings = [KeyRing(store, clock) for _ in range(2)]
     await asyncio.gather(*(ring.create({f"n{at}": Allowance()}) for at, ring in enumerate(rings)))
     for ring in rings:
-        await ring.look()
+        await ring.sync()
         assert [key.name for key in ring.keys] == ["n0", "n1"]
 
 
 async def test_keys_that_are_gone_with_the_stores_content_are_reported_once(ring, store, caplog):
     await ring.create({"ann": Allowance(), "bob": Allowance()})
     await ring.revoke("bob")
-    await ring.look()
+    await ring.sync()
     assert not caplog.records
     store.empty()
     for _ in range(2):
-        await ring.look()
+        await ring.sync()
     [message] = caplog.messages
     assert message.startswith("the store has none of the 2 keys that this node knew")
 
@@ -175,12 +175,12 @@ async def test_while_the_store_is_away_known_keys_hold_and_one_warning_is_logged
     secret = (await ring.create(ANN))["ann"]
     store.broken = True
     for _ in range(3):
-        await ring.look()
+        await ring.sync()
     assert ring.find(secret) is not None
     assert len(caplog.records) == 1
     store.broken = False
     caplog.set_level("INFO")
-    await ring.look()
+    await ring.sync()
     assert caplog.messages[-1] == "the store is available again; keys are up to date"
 
 
@@ -219,7 +219,7 @@ async def test_a_grant_is_listed_and_revoked_among_the_keys(issuing, store, cloc
     grant = await issuing.grant("ann", terms(clock))
     text = written(grant)
     found = issuing.find(text)
-    assert (found.name, found.models, found.rpm, found.ended(clock.now)) == (
+    assert (found.name, found.models, found.rpm, found.end_reason(clock.now)) == (
         "ann",
         ("llama*",),
         60,
@@ -232,7 +232,7 @@ async def test_a_grant_is_listed_and_revoked_among_the_keys(issuing, store, cloc
     assert grant.secret.hex().encode() not in kept
     assert text.encode() not in kept
     await issuing.revoke("ann")
-    assert issuing.find(text).ended(clock.now) == "revoked"
+    assert issuing.find(text).end_reason(clock.now) == "revoked"
 
 
 async def test_a_grant_of_one_node_holds_at_all_nodes_of_its_site(issuing, store, clock):
@@ -243,7 +243,7 @@ async def test_a_grant_of_one_node_holds_at_all_nodes_of_its_site(issuing, store
     await mate.revoke("ann")
     # The issuer tells other sites; the other node has nothing to tell.
     assert mate.revocations() == ()
-    await issuing.look()
+    await issuing.sync()
     assert issuing.revocations() == (Revocation(grant.id, int(clock.now + 7 * DAY)),)
 
 
@@ -277,32 +277,32 @@ async def test_a_node_signs_no_more_grants_than_it_could_revoke(issuing, clock):
 async def test_a_grant_that_a_trusted_issuer_revokes_is_refused_also_after_a_restart(store, clock):
     grant, rest = issue(PEER, terms(clock)), Revocation("0f" * 16, 10**9)
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
-    assert ring.find(written(grant)).ended(clock.now) == ""
-    ring.hear(PEER.peer, (Revocation(grant.id, grant.expires), rest))
-    assert ring.find(written(grant)).ended(clock.now) == "revoked"
-    await ring.look()
+    assert ring.find(written(grant)).end_reason(clock.now) == ""
+    ring.take_revocations(PEER.peer, (Revocation(grant.id, grant.expires), rest))
+    assert ring.find(written(grant)).end_reason(clock.now) == "revoked"
+    await ring.sync()
     again = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     await again.restore()
-    assert again.find(written(grant)).ended(clock.now) == "revoked"
+    assert again.find(written(grant)).end_reason(clock.now) == "revoked"
 
 
 async def test_a_revocation_by_an_untrusted_node_has_no_effect(store, clock):
     grant = issue(PEER, terms(clock))
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
-    ring.hear(IDENTITIES[2].peer, (Revocation(grant.id, grant.expires),))
-    assert ring.find(written(grant)).ended(clock.now) == ""
+    ring.take_revocations(IDENTITIES[2].peer, (Revocation(grant.id, grant.expires),))
+    assert ring.find(written(grant)).end_reason(clock.now) == ""
 
 
 async def test_revocations_by_other_nodes_are_bounded_and_forgotten_with_their_grants(store, clock):
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     many = [Revocation(f"{n:032x}", 2_000 + n) for n in range(MAX_HEARD + 10)]
-    ring.hear(PEER.peer, many)
+    ring.take_revocations(PEER.peer, many)
     assert len(ring.table.rules.revoked) == MAX_HEARD
     # The revocations of the grants that expire first were dropped.
     assert many[9].grant not in ring.table.rules.revoked
     await ring.save()
     clock.now = 2_000.0 + MAX_HEARD
-    ring.hear(PEER.peer, [Revocation("f" * 32, 10**9)])
+    ring.take_revocations(PEER.peer, [Revocation("f" * 32, 10**9)])
     await ring.save()
     assert len(await store.read(Space.REVOKED)) <= 11
 
@@ -310,10 +310,10 @@ async def test_revocations_by_other_nodes_are_bounded_and_forgotten_with_their_g
 async def test_no_revocation_is_lost_while_the_store_is_away(store, clock):
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     store.broken = True
-    ring.hear(PEER.peer, [Revocation("0f" * 16, 10**9)])
-    await ring.look()
+    ring.take_revocations(PEER.peer, [Revocation("0f" * 16, 10**9)])
+    await ring.sync()
     store.broken = False
-    await ring.look()
+    await ring.sync()
     assert "0f" * 16 in await store.read(Space.REVOKED)
 
 

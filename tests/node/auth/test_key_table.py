@@ -33,7 +33,7 @@ def test_a_trusted_issuers_grant_is_a_key_within_its_terms() -> None:
         True,
         False,
     ]
-    assert [found.ended(at) for at in (ENDS - 1, ENDS)] == ["", "expired"]
+    assert [found.end_reason(at) for at in (ENDS - 1, ENDS)] == ["", "expired"]
 
 
 @pytest.mark.parametrize("issuer", [OTHER, HERE])
@@ -50,10 +50,10 @@ def test_a_grant_of_this_site_has_the_name_and_the_revocation_of_its_row() -> No
     rules = GrantRules(OTHER.peer)
     found = KeyTable([row(grant)], rules).find(written(grant))
     assert found is not None
-    assert (found.name, found.ended(0)) == ("ann", "")
+    assert (found.name, found.end_reason(0)) == ("ann", "")
     revoked = KeyTable([row(grant, revoked=5.0)], rules).find(written(grant))
     assert revoked is not None
-    assert revoked.ended(0) == "revoked"
+    assert revoked.end_reason(0) == "revoked"
 
 
 def test_the_same_terms_signed_by_another_issuer_do_not_get_the_name_of_a_grant() -> None:
@@ -77,10 +77,10 @@ def test_a_grant_that_was_passed_on_is_bound_by_all_grants_it_comes_from() -> No
         False,
         False,
     ]
-    assert [key.rpm for key in found.line] == [6_000, 60]
-    assert found.ended(ENDS) == "expired"
+    assert [key.rpm for key in found.ancestry] == [6_000, 60]
+    assert found.end_reason(ENDS) == "expired"
     assert found.name.startswith(f"grant-{grant.id[:12]}.")
-    assert len({key.name for key in found.line}) == 2
+    assert len({key.name for key in found.ancestry}) == 2
 
 
 def test_a_grant_that_comes_from_a_background_grant_stays_in_the_background() -> None:
@@ -96,7 +96,7 @@ def test_a_revoked_grant_ends_together_with_all_that_were_passed_on_from_it() ->
     for text in (written(grant), written(narrow(grant, TERMS))):
         found = KeyTable(rules=rules).find(text)
         assert found is not None
-        assert found.ended(0) == "revoked"
+        assert found.end_reason(0) == "revoked"
 
 
 def test_a_grant_is_refused_if_any_of_its_blocks_is_for_other_nodes() -> None:

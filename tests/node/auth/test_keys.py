@@ -55,7 +55,7 @@ def test_a_pattern_matches_models_with_or_without_their_project(patterns, model,
     ],
 )
 def test_a_key_ends_when_it_expires_or_is_revoked(said, now, why):
-    assert key(**said).ended(now) == why
+    assert key(**said).end_reason(now) == why
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_clients_that_insist_on_a_key_may_show_any_text_where_none_is_needed():
     [(Role.USER, True, False), (Role.VIEWER, False, True), (Role.OPERATOR, True, True)],
 )
 def test_a_role_is_for_asking_for_looking_or_for_both(role, asks, looks):
-    for may, check in ((asks, made(role=role).ask), (looks, made(role=role).look)):
+    for may, check in ((asks, made(role=role).check_models), (looks, made(role=role).check_view)):
         if may:
             check()
         else:
@@ -75,28 +75,28 @@ def test_a_role_is_for_asking_for_looking_or_for_both(role, asks, looks):
 
 def test_every_model_of_a_request_must_be_allowed():
     ann = made(models=("llama*",))
-    ann.ask("llama-3", "p/llama-2")
+    ann.check_models("llama-3", "p/llama-2")
     with pytest.raises(ModelNotAllowed, match="'qwen', but for llama"):
-        ann.ask("llama-3", "qwen")
-    assert (ann.sees("p/llama-3"), ann.sees("p/qwen")) == (True, False)
+        ann.check_models("llama-3", "qwen")
+    assert (ann.may_see("p/llama-3"), ann.may_see("p/qwen")) == (True, False)
 
 
 def test_a_key_for_a_project_opens_its_models_by_their_full_names_or_in_requests_for_that_project():
     ann = made(models=("lab/*",))
-    ann.ask("lab/tiny", "lab/org/tiny")
-    ann.ask("tiny", "org/tiny", project="lab")
+    ann.check_models("lab/tiny", "lab/org/tiny")
+    ann.check_models("tiny", "org/tiny", project="lab")
     for project in ("", "other"):
         with pytest.raises(ModelNotAllowed, match="'tiny', but for lab/"):
-            ann.ask("tiny", project=project)
+            ann.check_models("tiny", project=project)
 
 
 def test_an_error_names_only_the_first_of_many_models():
     with pytest.raises(ModelNotAllowed, match=r"e, …$"):
-        made(models=("a", "b", "c", "d", "e", "f")).ask("x")
+        made(models=("a", "b", "c", "d", "e", "f")).check_models("x")
 
 
 def test_a_caller_that_needs_no_key_may_ask_and_look():
-    ANYBODY.ask("any", "model")
-    ANYBODY.look()
-    assert ANYBODY.sees("p/m")
+    ANYBODY.check_models("any", "model")
+    ANYBODY.check_view()
+    assert ANYBODY.may_see("p/m")
     assert not ANYBODY.is_operator

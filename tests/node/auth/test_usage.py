@@ -59,7 +59,7 @@ def ended(key="ann", model="m", node="n1", status=200, used=None):
     account = Account("r", Kind.CHAT, 0.0)
     account.key, account.model, account.node = key, model, node
     account.status, account.used = status, used
-    account.seconds, account.first = 0.5, 0.25
+    account.seconds, account.first_byte_seconds = 0.5, 0.25
     return account
 
 

@@ -53,7 +53,7 @@ def test_a_ring_never_holds_more_than_an_hour():
 
 def test_pairs_beyond_the_most_wait_until_others_are_an_hour_old():
     time = Time()
-    history = UsageHistory(time, most=2)
+    history = UsageHistory(time, limit=2)
     for model in "abc":
         history.add(row(model))
     assert history.pairs() == [("a", "n"), ("b", "n")]

@@ -29,7 +29,7 @@ def test_text_that_is_no_host_and_port_is_refused(text: str) -> None:
      ("::", False), ("192.168.0.4", False), ("localhost.example", False)],
 )  # fmt: skip
 def test_only_loopback_is_out_of_reach_of_other_machines(host: str, loopback: bool) -> None:
-    assert HostPort(host, 1).loopback is loopback
+    assert HostPort(host, 1).is_loopback is loopback
 
 
 @pytest.mark.parametrize(

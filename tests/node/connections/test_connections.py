@@ -374,7 +374,7 @@ async def test_a_caller_that_half_closes_after_a_whole_request_gets_its_answer(
     await served.begun.wait()
     connection = await connection_of(served)
     await until(lambda: connection._is_half_closed)
-    connection.look(served.server.now)
+    connection.check_timeouts(served.server.now)
     served.go.set()
     async with asyncio.timeout(5):
         said = await caller.reader.read()
@@ -389,13 +389,13 @@ async def test_a_caller_that_half_closes_and_leaves_later_cancels_its_handler(se
     caller.writer.write_eof()
     assert await caller.hear() == (100, b"")
     connection = await connection_of(served)
-    connection.look(served.server.now)
+    connection.check_timeouts(served.server.now)
     assert not served.cancelled.is_set()
     caller.writer.close()
     await caller.writer.wait_closed()
-    connection.look(asyncio.get_running_loop().time() + PROBE_SECONDS)
+    connection.check_timeouts(asyncio.get_running_loop().time() + PROBE_SECONDS)
     await until(connection._is_gone)
-    connection.look(served.server.now)
+    connection.check_timeouts(served.server.now)
     async with asyncio.timeout(5):
         await served.cancelled.wait()
 
@@ -412,9 +412,9 @@ async def test_a_caller_of_http_1_0_that_leaves_cancels_its_handler(served, call
     await caller.writer.wait_closed()
     await until(lambda: connection._is_half_closed)
     if leaves == "later":
-        connection.look(asyncio.get_running_loop().time() + PROBE_SECONDS)
+        connection.check_timeouts(asyncio.get_running_loop().time() + PROBE_SECONDS)
     await until(lambda: connection.transport is None or connection._is_gone())
-    connection.look(served.server.now)
+    connection.check_timeouts(served.server.now)
     async with asyncio.timeout(5):
         await served.cancelled.wait()
 
@@ -429,7 +429,7 @@ async def test_a_caller_of_http_1_0_that_half_closes_gets_the_first_bytes_of_its
     connection = await connection_of(served)
     await until(lambda: connection._probe_due < inf)
     for _ in range(probes - 1):
-        connection.look(connection._probe_due)
+        connection.check_timeouts(connection._probe_due)
     async with asyncio.timeout(5):
         ahead = ANSWER_START[:probes]
         assert await caller.reader.readexactly(len(ahead)) == ahead
@@ -544,9 +544,9 @@ async def test_a_caller_that_reads_nothing_gets_no_second_answer_and_is_cut_off(
     caller.say(b"GET /big")
     await until(lambda: served.asked == ["/big"])
     connection = await connection_of(served)
-    await until(lambda: connection.full)
+    await until(lambda: connection.is_write_paused)
     assert served.asked == ["/big"]
-    connection.look(served.server.now + STALL_SECONDS + 1)
+    connection.check_timeouts(served.server.now + STALL_SECONDS + 1)
     await until(lambda: not served.server._connections)
 
 
@@ -558,17 +558,17 @@ async def test_every_wait_for_a_caller_has_an_end(served):
         assert await idle.hear() == (200, b"x")
         await until(lambda: sum(c._head_bytes > 0 for c in served.server._connections) == 1)
         for connection in tuple(served.server._connections):
-            connection.look(served.server.now + LIMITS.head_timeout - 0.6)
+            connection.check_timeouts(served.server.now + LIMITS.head_timeout - 0.6)
         assert len(served.server._connections) == 3
         for connection in tuple(served.server._connections):
-            connection.look(served.server.now + LIMITS.head_timeout + 0.1)
+            connection.check_timeouts(served.server.now + LIMITS.head_timeout + 0.1)
         assert await silent.ended()
         assert await code_of(slow) == (408, "head_too_slow")
         assert await slow.ended()
         idle.writer.write(post(b"y"))
         assert await idle.hear() == (200, b"y")
         for connection in tuple(served.server._connections):
-            connection.look(served.server.now + LIMITS.idle_timeout + 0.1)
+            connection.check_timeouts(served.server.now + LIMITS.idle_timeout + 0.1)
         assert await idle.ended()
 
 
@@ -581,7 +581,7 @@ async def test_a_head_has_its_whole_time_however_long_ago_the_last_look_was(serv
         await until(lambda: len(served.server._connections) == 2)
         newest = [*served.server._connections][-1]
         await until(lambda: newest._head_bytes == len(begun))
-        newest.look(asyncio.get_running_loop().time())
+        newest.check_timeouts(asyncio.get_running_loop().time())
         late.say(b"GET /status"[len(begun) :])
         assert await late.hear() == (299, b"{}")
 
@@ -589,14 +589,14 @@ async def test_a_head_has_its_whole_time_however_long_ago_the_last_look_was(serv
 async def test_a_head_that_has_arrived_is_not_late_because_the_event_loop_is_slow(served, caller):
     connection = await connection_of(served)
     connection.data_received(b"GET / HTTP/1\r\n\r\n")
-    connection.look(served.server.now + LIMITS.head_timeout + 0.1)
+    connection.check_timeouts(served.server.now + LIMITS.head_timeout + 0.1)
     assert await code_of(caller) == (400, "invalid_head")
 
 
 async def test_a_handler_may_take_as_long_as_it_likes(served, caller):
     caller.say(b"GET /wait")
     await served.begun.wait()
-    (await connection_of(served)).look(served.server.now + 1e9)
+    (await connection_of(served)).check_timeouts(served.server.now + 1e9)
     served.go.set()
     assert await caller.hear() == (200, b"at last")
 
@@ -608,7 +608,7 @@ async def test_a_head_behind_a_request_in_flight_is_not_late(served, caller):
     connection = await connection_of(served)
     caller.writer.write(post(b"") + b"GET / HT")
     await until(lambda: connection._unparsed)
-    connection.look(served.server.now + 1e9)
+    connection.check_timeouts(served.server.now + 1e9)
     served.go.set()
     caller.writer.write(b"TP/1.1\r\n" + HOST + b"\r\n")
     assert (await caller.hear())[1] == b"at last"
@@ -621,10 +621,10 @@ async def test_a_caller_that_reads_again_may_wait_long_for_the_next_answer(serve
     caller.say(b"GET /big")
     caller.say(b"GET /wait")
     connection = await connection_of(served)
-    await until(lambda: connection.full)
+    await until(lambda: connection.is_write_paused)
     caller.reader._transport.resume_reading()
     await caller.hear()
     await until(lambda: "/wait" in served.asked)
-    connection.look(served.server.now + 1e9)
+    connection.check_timeouts(served.server.now + 1e9)
     served.go.set()
     assert (await caller.hear())[1] == b"at last"

@@ -158,25 +158,25 @@ async def test_a_new_certificate_is_presented_to_the_next_connection(tmp_path, c
     caplog.set_level("INFO")
     async with served(tmp_path) as (_, certificate, place, _, _):
         before = await shown(place)
-        certificate.look()
+        certificate.reload_if_changed()
         assert await shown(place) == before
         certificates.write(tmp_path)
-        certificate.look()
+        certificate.reload_if_changed()
         after = await shown(place)
         assert after != before
         assert "new connections use the new certificate" in caplog.text
         (tmp_path / "cert.pem").write_text("half of")
         for _ in range(3):
-            certificate.look()
+            certificate.reload_if_changed()
         assert await shown(place) == after
         assert caplog.text.count("keeping the old certificate") == 1
         (tmp_path / "cert.pem").unlink()
         for _ in range(3):
-            certificate.look()
+            certificate.reload_if_changed()
         assert await shown(place) == after
         assert caplog.text.count("keeping the old certificate") == 2
         certificates.write(tmp_path)
-        certificate.look()
+        certificate.reload_if_changed()
         assert await shown(place) not in (before, after)
 
 

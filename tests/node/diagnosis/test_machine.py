@@ -65,10 +65,10 @@ def test_a_disk_is_reported_before_it_is_full(free, state, words) -> None:
 
 def test_the_advice_in_the_error_of_a_refused_secret_is_what_to_do() -> None:
     refused = "identity.key can be read by other users: run `chmod 600 identity.key`"
-    found = machine.secret("identity", refused, there="")
+    found = machine.secret("identity", refused, success="")
     assert (found.state, found.do) == (Severity.FAIL, "run `chmod 600 identity.key`")
-    assert machine.secret("identity", "", there="it is well").what == "it is well"
-    assert machine.secret("identity", "broken", there="").do
+    assert machine.secret("identity", "", success="it is well").what == "it is well"
+    assert machine.secret("identity", "broken", success="").do
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_a_clock_that_is_not_synchronised_is_a_warning() -> None:
     ],
 )
 def test_a_certificate_is_checked_for_its_time_and_its_names(now, wanted, state, words) -> None:
-    found = machine.tls(CERTIFICATE, now=now, wanted=wanted)
+    found = machine.tls(CERTIFICATE, now=now, hosts=wanted)
     assert (found.state, words in found.what) == (state, True)
 
 
 def test_a_certificate_that_cannot_be_read_says_why() -> None:
-    found = machine.tls(TlsFacts("x", problem="x can be read by every user: run `chmod o= x`"), now=0, wanted=())  # fmt: skip
+    found = machine.tls(TlsFacts("x", problem="x can be read by every user: run `chmod o= x`"), now=0, hosts=())  # fmt: skip
     assert (found.state, found.do) == (Severity.FAIL, "run `chmod o= x`")
 
 

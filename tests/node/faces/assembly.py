@@ -119,7 +119,7 @@ async def node(
         await _open_link(context, identity, link, closing)
         await registry.start(partial(serve_pipe, port=link.getsockname()[1]))
         closing.push_async_callback(registry.stop)
-        await registry.introduce(
+        await registry.publish_first_record(
             services=(),
             reach=Reach(
                 # A node that announces loopback addresses only is dialled by nodes on the same machine.
@@ -185,14 +185,14 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         policies.load(settings.router.policy),
         settings.router,
         time.monotonic,
-        chance=random.random,
-        crew=links.crew,
+        random=random.random,
+        tasks=links.crew,
         lingering=links.lingering,
         questions=ReplicaQuestions(links, time.monotonic),
     )
     exchange_load(registry, router)
     node_events = NodeEvents(registry, time.time)
-    registry.on_change(node_events.changed)
+    registry.on_change(node_events.note_changed)
     loop_lag = LoopLag()
     return Context(
         peer=identity.peer,

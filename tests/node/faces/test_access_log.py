@@ -106,7 +106,7 @@ def test_an_account_stays_small_when_it_ends():
         accounts = [Account("r", Kind.CHAT, 0.0) for _ in range(1_000)]
         for account in accounts:
             account.model, account.status, account.candidate = "tiny", 502, None
-            account.told = account.usage = account.used = None
+            account.reported_usage = account.usage = account.used = None
             account.parts, account.error, account.failure, account.seconds = (), "E", "why", 1.0
         assert tracemalloc.get_traced_memory()[0] < 500 * len(accounts)
     finally:
@@ -129,8 +129,8 @@ async def test_time_per_token_is_measured_for_streams_that_report_their_usage(
 ):
     metrics = Metrics(Measurements())
     account = Account("r", Kind.CHAT, 0.0)
-    account.first, account.status = 1.0, status
-    account.streams_text, account.told = streams, used
+    account.first_byte_seconds, account.status = 1.0, status
+    account.streams_text, account.reported_usage = streams, used
     conclude(replace(served.context, metrics=metrics, now=lambda: 3.0), account)
     found = [row for row in metrics.counts().token_time if sum(row.counts)]
     measured = [r for r in metrics.measurements.rows() if r.instrument == genai.TIME_PER_OUTPUT]

@@ -56,7 +56,7 @@ class Stream:
         self.bring(BEGINS, chunk(FIRST))
         loop = asyncio.get_running_loop()
         exchange = Exchange(self.reply, RouterSettings(), loop.time() + 60, Timers())
-        answer = exchange.answer(self.reply.here(), Route.LOCAL)
+        answer = exchange.answer(self.reply.read_nowait(), Route.LOCAL)
         answer.hides_usage = hides
         routed = Routed(answer, CANDIDATE, 1, self.tally)
         account = Account("r", Kind.CHAT, 0.0)
@@ -78,7 +78,7 @@ class Stream:
 
     async def begin(self) -> None:
         await self.out.begin(200, {"content-type": "text/event-stream"})
-        await self.out.send(self.tap.first(self.answer.first))
+        await self.out.send(self.tap.take_first(self.answer.first))
         self.pump = asyncio.ensure_future(Pump(self.flow, self.tap, self.out, PumpQueue()).run())
         await settled()
         if not self.cuts:
@@ -94,14 +94,14 @@ class Stream:
                 await self.out.send(self.tap.take(piece))
         except AnswerBroken:
             broke = True
-        await self.out.end(self.tap.rest())
+        await self.out.end(self.tap.finish())
         self.exchange.close()
         told = self.tokens.usage()
         return {
             "body": unchunked(b"".join(self.caller.sent)),
             "sent": self.out.sent,
             "lacking": self.tap.missing_end,
-            "recorded": self.recording.whole(),
+            "recorded": self.recording.read_all(),
             "told": told if not told.estimated else None,
             "broke": broke,
         }
@@ -181,7 +181,7 @@ async def test_plain_events_are_cut_through_as_they_came_and_are_counted(continu
     assert said != chunk(PLAIN)
     stream.bring(*[said] * SHOWN_TOGETHER)
     assert stream.caller.sent[-SHOWN_TOGETHER:] == [said] * SHOWN_TOGETHER
-    assert stream.reply.held == 0
+    assert stream.reply.buffered == 0
     assert stream.tally.events == count + SHOWN_TOGETHER
     stream.bring(b"0\r\n\r\n")
     assert (await stream.seen())["broke"] is False
@@ -231,11 +231,11 @@ async def test_anything_but_one_plain_chunk_takes_the_ordinary_path(data) -> Non
     await stream.begin()
     cut_through = stream.reply.cut_through
     assert cut_through is not None
-    assert not cut_through.take(data)
+    assert not cut_through.try_pass(data)
     stream.pump.cancel()
     await asyncio.gather(stream.pump, return_exceptions=True)
     assert stream.reply.cut_through is None
-    assert not cut_through.take(chunk(PLAIN))
+    assert not cut_through.try_pass(chunk(PLAIN))
 
 
 LOOKS_LIKE_ONE = chunk(b"data: 0123456" + b"\n\n")
@@ -264,10 +264,10 @@ async def test_nothing_is_cut_through_to_a_slow_or_closed_caller() -> None:
     cut_through, caller = stream.reply.cut_through, stream.caller
     assert cut_through is not None
     caller.unread = 1
-    assert not cut_through.take(chunk(PLAIN))
+    assert not cut_through.try_pass(chunk(PLAIN))
     caller.unread, caller.closed = 0, True
-    assert not cut_through.take(chunk(PLAIN))
+    assert not cut_through.try_pass(chunk(PLAIN))
     caller.closed = False
-    assert cut_through.take(chunk(PLAIN))
+    assert cut_through.try_pass(chunk(PLAIN))
     stream.connection.connection_lost(None)
     assert (await stream.seen())["broke"]

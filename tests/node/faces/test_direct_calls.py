@@ -203,9 +203,9 @@ async def hop(worker, tasks):
 async def test_a_link_tells_whether_bytes_of_the_other_node_came_lately(hop):
     links = hop.context.links
     (peer,) = hop.context.registry.catalog.held.keys() - {hop.context.peer}
-    assert links.hears(peer, within=60.0)
-    assert not links.hears(peer, within=-1.0)
-    assert not links.hears(hop.context.peer, within=60.0)
+    assert links.has_heard(peer, within=60.0)
+    assert not links.has_heard(peer, within=-1.0)
+    assert not links.has_heard(hop.context.peer, within=60.0)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])

@@ -66,7 +66,7 @@ def test_no_failure_has_a_status_of_success(row):
         (router_errors.WorkerTimeout("first byte", 3), 504, 1005, "worker_timeout"),
         (router_errors.WorkerFailed("no"), 502, 1007, "worker_failed"),
         (router_errors.AnswerBroken("no"), 502, 1018, "answer_broken"),
-        (registry_errors.StoreUnavailable("/a/path", told="no"), 500, 5000, "not_saved"),
+        (registry_errors.StoreUnavailable("/a/path", public_reason="no"), 500, 5000, "not_saved"),
         (registry_errors.LimitReached("no"), 400, 1001, "limit_reached"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -76,7 +76,9 @@ def test_an_error_has_its_status_and_both_shapes_of_body(error, status, code, re
     body = orjson.loads(refused.response().body)
     assert refused.status == status
     assert body["code"] == code
-    words = error.told if isinstance(error, registry_errors.StoreUnavailable) else str(error)
+    words = (
+        error.public_reason if isinstance(error, registry_errors.StoreUnavailable) else str(error)
+    )
     assert body["message"] == body["error"]["message"] == words
     assert body["error"].keys() == {"message", "type", "param", "code"}
     assert body["error"]["code"] == reason

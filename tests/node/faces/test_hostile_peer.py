@@ -27,13 +27,13 @@ async def hostile(mesh, worker, serve):
     one = mesh.one
     # A node that is reached over loopback alone may be sent to another node's loopback.
     alone = Reach(links=(one.context.listening.link,), certificate=certificate_of(one.identity))
-    await one.context.registry.readdress(alone)
+    await one.context.registry.change_addresses(alone)
     context = server_context(mesh.two.identity)
     trust(context, certificate_of(mesh.one.identity))
     async with raw(serve, context) as url:
         link = url.removeprefix("http://")
         reach = Reach(links=(link,), certificate=certificate_of(mesh.two.identity))
-        await mesh.two.context.registry.readdress(reach)
+        await mesh.two.context.registry.change_addresses(reach)
         registry, peer = mesh.one.context.registry, mesh.two.context.peer
         await until(lambda: registry.catalog.held[peer].record.reach.links == (link,))
         yield mesh.one

@@ -70,7 +70,7 @@ async def test_a_peers_answer_carries_its_load_which_the_caller_does_not_see(mes
         assert "x-modelvine-load" not in response.headers
     router = mesh.two.context.router
     [(_, said)] = router.reports.of_node(mesh.one.context.peer, time.monotonic())
-    assert (said.load.in_flight, said.ours, said.others) == (1, 1, 0)
+    assert (said.load.in_flight, said.ours, said.requests_of_others) == (1, 1, 0)
     assert said.load.first is not None
     one = mesh.one.context.peer
     rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
@@ -150,7 +150,7 @@ async def test_tokens_per_second_are_measured_from_the_events_of_a_stream(served
             rates = []
             while not response.content.at_eof():
                 await response.content.readany()
-                rates += [load.rate for load in served.context.router.busy().values()]
+                rates += [load.rate for load in served.context.router.busy_loads().values()]
     assert 5 < max(rates) < 40
 
 
@@ -161,7 +161,7 @@ async def test_reports_of_a_node_are_forgotten_when_it_leaves(mesh, worker):
         await response.read()
     router, one = mesh.two.context.router, mesh.one.context
     assert [*router.reports.of_node(one.peer, time.monotonic())]
-    await one.registry.stand(Standing.LEFT)
+    await one.registry.set_standing(Standing.LEFT)
     await until(lambda: not [*router.reports.of_node(one.peer, time.monotonic())])
 
 

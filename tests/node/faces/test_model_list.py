@@ -137,7 +137,7 @@ async def test_an_unknown_model_is_404(alone):
 async def test_models_of_a_node_that_drains_are_not_offered(mesh, worker):
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
-    await mesh.one.context.registry.stand(Standing.DRAINING)
+    await mesh.one.context.registry.set_standing(Standing.DRAINING)
     presence = mesh.two.context.registry.presence
     await until(lambda: presence(mesh.one.context.peer).value == "draining")
     assert (await listed(mesh.two))["data"] == []
@@ -178,7 +178,7 @@ async def test_a_long_list_comes_in_pieces_and_is_the_same_list(alone, headers):
         services = [Service("p", f"m{n:04}-{number}") for n in range(SLICE)]
         record = Record(owner.peer, Version(1, 1), services=tuple(services))
         now = time.monotonic()
-        replica.learn(wire.encode_record(record, owner), heard=now, now=now)
+        replica.merge_record(wire.encode_record(record, owner), heard_at=now, now=now)
     async with alone.http.get("/v1/models", headers=headers) as response:
         assert response.headers["transfer-encoding"] == "chunked"
         told = await response.json()

@@ -249,7 +249,7 @@ async def called(worker):
         await second.register(worker)
         await until(lambda: all(len(n.context.registry.catalog.held) == 4 for n in ones))
         await until(lambda: len(second.context.registry.catalog.offers.get("tiny", ())) == 2)
-        await gone.context.registry.stand(Standing.LEFT)
+        await gone.context.registry.set_standing(Standing.LEFT)
         left = (gone.context.peer, Presence.LEFT)
         await until(lambda: first.context.registry.presence(left[0]) is left[1])
         yield first, second
@@ -274,7 +274,7 @@ class TestANodeThatIsMeant:
         pinned = {"x-modelvine-node": "gpu-2"}
         status, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
         assert (status, body["error"]["code"]) == (400, "invalid_parameter")
-        found = called[0].context.router.called("gpu-2")
+        found = called[0].context.router.find_nodes("gpu-2")
         assert len(found) == 2
         assert all(record.node in body["message"] for record in found)
 
@@ -378,7 +378,7 @@ class TestAListOfModels:
                 each.fail(status=503, refusal=TestAModelThatLoads.LLAMA_CPP)
             async with asyncio.TaskGroup() as group:
                 asking = group.create_task(self.ask(one, "first", "second"))
-                await until(lambda: one.context.router.held == 1)
+                await until(lambda: one.context.router.held_count == 1)
                 other.fail()
             assert asking.result()[1]["model"] == "second"
 
@@ -410,7 +410,7 @@ class TestAModelThatLoads:
                 group.create_task(told(asked.http.post(PATH, json=CHAT)))
                 for asked in (patient.one, patient.two, patient.two)
             ]
-            await until(lambda: patient.one.context.router.held == 3)
+            await until(lambda: patient.one.context.router.held_count == 3)
             # Control paths answer meanwhile.
             status, _ = await told(patient.one.http.get("/v1/models"))
             assert status == 200
@@ -439,9 +439,9 @@ class TestAModelThatLoads:
     ):
         async with asyncio.TaskGroup() as group:
             leaving = group.create_task(told(patient.two.http.post(PATH, json=CHAT)))
-            await until(lambda: patient.one.context.router.held == 1)
+            await until(lambda: patient.one.context.router.held_count == 1)
             leaving.cancel()
-        await until(lambda: not patient.one.context.router.held)
+        await until(lambda: not patient.one.context.router.held_count)
         assert patient.one.context.router.events["held_in_vain"] == 0
 
 
@@ -488,7 +488,7 @@ class TestAFailure:
         assert (status, body["message"], body["error"]["code"]) == (400, "context too long", "ctx")
 
     async def test_of_a_node_that_drains_sends_callers_elsewhere(self, served):
-        await served.context.registry.stand(Standing.DRAINING)
+        await served.context.registry.set_standing(Standing.DRAINING)
         status, body = await told(served.http.post(PATH, json=CHAT))
         assert (status, body["code"]) == (503, 1017)
         assert "`modelvine undrain`" in body["message"]

@@ -46,6 +46,6 @@ async def test_a_slot_stays_taken_while_the_worker_works_on_a_cancelled_request(
     in_flight = mesh.one.context.router.in_flight
     assert (in_flight.total(), localai.finished) == (1, 0)
     # A node that shuts down does not wait for it.
-    assert mesh.one.context.router.under_way == 0
+    assert mesh.one.context.router.attempts_in_flight == 0
     await until(lambda: in_flight.total() == 0)
     assert localai.finished == 1

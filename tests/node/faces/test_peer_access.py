@@ -74,7 +74,7 @@ async def test_a_node_that_has_left_is_refused_on_an_open_connection(mesh, worke
     headers = {"x-modelvine-hop": mesh.two.context.peer}
     async with speaking_as(mesh.two.identity, mesh.one) as session:
         assert (await told(session.post(PATH, json=CHAT, headers=headers)))[0] == 200
-        await mesh.two.context.registry.stand(Standing.LEFT)
+        await mesh.two.context.registry.set_standing(Standing.LEFT)
         presence = mesh.one.context.registry.presence
         await until(lambda: presence(mesh.two.context.peer).value == "left")
         status, body = await told(session.post(PATH, json=CHAT, headers=headers))

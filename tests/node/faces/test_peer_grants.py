@@ -37,7 +37,7 @@ async def shows(mesh, holder=None, **said):
     grant = await mesh.one.context.keys.grant("site-two", terms)
     links = mesh.two.context.links
     sealed = grants.written(grants.seal(grant, holder or mesh.two.identity.peer))
-    links.introduce(sealed)
+    links.set_introduction(sealed)
     return grant
 
 
@@ -91,6 +91,6 @@ async def test_a_revoked_grant_ends_at_once(mesh):
 async def test_a_revocation_reaches_the_nodes_that_trust_its_issuer(mesh):
     one, two = mesh.one.context, mesh.two.context
     two.keys._rules = two.keys._rules.__class__(two.peer, frozenset({one.peer}))
-    await one.registry.take_back((Revocation("0f" * 16, 4_000_000_000),))
+    await one.registry.publish_revocations((Revocation("0f" * 16, 4_000_000_000),))
     two.keys._replace(two.keys.keys)
     await until(lambda: "0f" * 16 in two.keys.table.rules.revoked)

@@ -27,12 +27,12 @@ class Script(Flow):
     async def __anext__(self) -> bytes:
         raise StopAsyncIteration
 
-    def here(self) -> tuple[bytes, bool]:
+    def read_nowait(self) -> tuple[bytes, bool]:
         pieces, self.pieces = self.pieces, []
         return b"".join(pieces), self.over
 
     over = False
-    prompt = False
+    can_run_inline = False
 
     def inspect(self, cut_through) -> None:
         pass
@@ -88,7 +88,7 @@ async def test_pieces_of_one_turn_of_the_event_loop_are_sent_as_one() -> None:
 
 async def test_pieces_of_a_prompt_flow_are_sent_at_once() -> None:
     flow, line = Script(), CallerLine(b"HEAD")
-    flow.prompt = True
+    flow.can_run_inline = True
     out = await begun(line)
     task = asyncio.ensure_future(Pump(flow, Tap(bytes.upper), out, PumpQueue()).run())
     await asyncio.sleep(0)

@@ -221,7 +221,7 @@ async def test_a_caller_that_does_not_read_slows_the_worker_down_and_is_cut_off(
         if way == "pipe":
             # Nothing answers at the address that the node announces.
             reach = Reach(links=("127.0.0.1:1",), certificate=certificate_of(one.identity))
-            await one.context.registry.readdress(reach)
+            await one.context.registry.change_addresses(reach)
         await one.register(At(url))
         await until(lambda: "tiny" in two.context.registry.catalog.offers)
         asked = one if way == "local" else two

@@ -11,7 +11,7 @@ from router.openai.sse import EVENT_ENDS, WholeEvents
 @given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))
 def test_however_a_stream_is_cut_its_bytes_keep_their_order_and_events_stay_whole(chunks):
     held = WholeEvents()
-    sent = [held.take(chunk) for chunk in chunks]
+    sent = [held.feed(chunk) for chunk in chunks]
     assert b"".join((*sent, held.rest)) == b"".join(chunks)
     assert all(not piece or piece.endswith(EVENT_ENDS) for piece in sent)
 
@@ -34,5 +34,5 @@ ENDED = b'data: {"choices":[{"finish_reason": "stop"}]}\n\n'
 )
 def test_a_stream_with_a_finish_reason_lacks_only_its_done(pieces, lacking):
     done = StreamEnd()
-    assert b"".join(map(done.seen, pieces)) == b"".join(pieces)
+    assert b"".join(map(done.observe, pieces)) == b"".join(pieces)
     assert done.missing_end == lacking

@@ -19,7 +19,7 @@ async def addressed_by_loopback(mesh):
     """Have both nodes announce loopback addresses alone, so that these are tried before pipes."""
     for node in (mesh.one, mesh.two):
         link, own = node.context.listening.link, certificate_of(node.identity)
-        await node.context.registry.readdress(Reach(links=(link,), certificate=own))
+        await node.context.registry.change_addresses(Reach(links=(link,), certificate=own))
     registry, peer = mesh.one.context.registry, mesh.two.context.peer
     await until(lambda: not registry.catalog.held[peer].record.reach.mesh)
 

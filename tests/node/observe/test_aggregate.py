@@ -50,7 +50,11 @@ def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> 
 async def test_the_sums_of_a_node_with_one_process_are_those_of_that_process() -> None:
     async with links() as ours:
         aggregate = Aggregate(World(ours).router, Metrics(), LoopLag(), RecentLines())
-        assert (aggregate.processes, await aggregate.at_work(), aggregate.busy()) == (1, 0, {})
+        assert (aggregate.processes, await aggregate.at_work(), aggregate.busy_loads()) == (
+            1,
+            0,
+            {},
+        )
         assert aggregate.loop_lag(0.0) == 0.0
 
 
@@ -62,7 +66,7 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
         aggregate.join(two)
         assert (aggregate.processes, await aggregate.at_work()) == (3, 3)
         assert (one.asked, two.asked) == (1, 1)
-        assert aggregate.busy() == {ONE: Load(3)}
+        assert aggregate.busy_loads() == {ONE: Load(3)}
         assert aggregate.loop_lag(0.0) == 0.5
         assert aggregate.loop_busy(0.0) == 0.25
         worker = Worker(ONE, "http://127.0.0.1:1", capacity=5)

@@ -102,15 +102,15 @@ def test_nvidia_cards_are_read_from_the_output_of_nvidia_smi():
 async def test_the_machine_is_looked_at_again_only_after_some_seconds(root):
     clock = [0.0]
     host = Host(root=root, now=lambda: clock[0])
-    await host.look()
+    await host.facts()
     (root / "proc/meminfo").write_text("MemTotal: 1 kB\n")
-    assert (await host.look())["memory"]["total_physical_bytes"] == 16 * 1024 * 1024
+    assert (await host.facts())["memory"]["total_physical_bytes"] == 16 * 1024 * 1024
     clock[0] = 6.0
-    assert (await host.look())["memory"]["total_physical_bytes"] == 1024
+    assert (await host.facts())["memory"]["total_physical_bytes"] == 1024
 
 
 async def test_the_real_machine_has_processors_and_memory():
-    seen = await Host().look()
+    seen = await Host().facts()
     assert sum(socket["total_threads"] for socket in seen["cpu"]) >= 1
     assert seen["memory"]["total_physical_bytes"] > 0
 

@@ -39,7 +39,9 @@ def key(instrument, attributes):
 def test_a_stream_has_its_times_and_tokens():
     measurements = Measurements()
     used = Usage(7, 11)
-    streamed = account(streams_text=True, first=0.5, used=used, served="tiny", usage=used)
+    streamed = account(
+        streams_text=True, first_byte_seconds=0.5, used=used, served="tiny", usage=used
+    )
     measurements.ended(streamed)
     assert measured(measurements) == {
         key(genai.REQUEST_DURATION, OF_MODEL): (1, 3.0),
@@ -52,7 +54,7 @@ def test_a_stream_has_its_times_and_tokens():
 
 def test_a_failure_has_its_error_and_no_time_to_the_first_byte():
     measurements = Measurements()
-    measurements.ended(account(502, error="WorkerDied", streams_text=True, first=0.5))
+    measurements.ended(account(502, error="WorkerDied", streams_text=True, first_byte_seconds=0.5))
     measurements.ended(account(499))
     assert measured(measurements) == {
         key(genai.REQUEST_DURATION, OF_MODEL | {genai.ERROR: "WorkerDied"}): (1, 3.0),
@@ -80,7 +82,7 @@ def test_values_fall_between_the_bounds_of_the_conventions():
 
 
 def test_beyond_the_most_series_models_are_counted_together():
-    measurements = Measurements(most=2)
+    measurements = Measurements(limit=2)
     for model in "abcde":
         measurements.ended(account(model=model))
     measurements.ended(account(500, model="f"))

@@ -50,7 +50,7 @@ def samples(metrics):
 
 def test_a_request_is_counted_by_kind_and_status():
     metrics = Metrics()
-    metrics.ended(account(taken=10, sent=20))
+    metrics.ended(account(request_bytes=10, answer_bytes=20))
     seen = samples(metrics)
     assert seen["modelvine_requests_total", "200", "chat/completions"] == 1
     assert seen["modelvine_request_seconds_count", "chat/completions"] == 1
@@ -74,7 +74,7 @@ def test_the_first_byte_is_timed_apart_from_the_last():
 
 def test_times_are_also_shown_under_opentelemetrys_names():
     metrics = Metrics()
-    streamed = account(first=0.03, seconds=0.13, streams_text=True, used=Usage(5, 6))
+    streamed = account(first_byte_seconds=0.03, seconds=0.13, streams_text=True, used=Usage(5, 6))
     metrics.first_bytes[Kind.CHAT].append(0.03)
     metrics.ended(streamed)
     seen = samples(metrics)
@@ -113,7 +113,7 @@ def test_a_stream_that_two_workers_wrote_counts_for_both():
 def test_each_request_is_counted_once_however_often_the_metrics_are_read():
     metrics = Metrics()
     for number in range(3 * MANY):
-        one = account(taken=10)
+        one = account(request_bytes=10)
         metrics.first_bytes[Kind.CHAT].append(0.03)
         metrics.ended(one)
         assert len(metrics.first_bytes[Kind.CHAT]) <= MANY

@@ -16,7 +16,7 @@ def ended(recent, *names):
 
 
 def test_the_last_requests_are_remembered_and_their_numbers_go_on():
-    recent = RecentRequests(lambda: 5.0, most=3)
+    recent = RecentRequests(lambda: 5.0, limit=3)
     ended(recent, *"abcde")
     assert [one.id for one in recent.ended] == ["c", "d", "e"]
     assert [one.id for one in recent.since(4)] == ["e"]
@@ -25,7 +25,7 @@ def test_the_last_requests_are_remembered_and_their_numbers_go_on():
 
 
 def test_a_failed_attempt_is_kept_with_its_request_and_cut():
-    recent = RecentRequests(lambda: 5.0, most=1)
+    recent = RecentRequests(lambda: 5.0, limit=1)
     error = WorkerFailed("x" * 2 * MAX_WORDS)
     for request in ("r-1", "r-2"):
         candidate = Candidate("node", Service("p", "m", "c"))

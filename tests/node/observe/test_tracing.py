@@ -97,12 +97,14 @@ def test_the_spans_of_a_failed_and_an_answered_attempt():
     trace = traced()
     first = trace.add_attempt(chat(), OURS, (THEIRS,), 1)
     first.began = 2.0
-    first.over(WorkerFailed("it quotes the prompt"), None, 3.0)
+    first.record_end(WorkerFailed("it quotes the prompt"), None, 3.0)
     second = trace.add_attempt(chat(), THEIRS, (), 2)
     second.began = 3.0
-    second.answered("direct", 200, 4.0)
-    second.over(None, None, 5.0)
-    account = concluded(status=200, attempts=2, route="direct", first=3.5, used=Usage(7, 9))
+    second.record_first_byte("direct", 200, 4.0)
+    second.record_end(None, None, 5.0)
+    account = concluded(
+        status=200, attempts=2, route="direct", first_byte_seconds=3.5, used=Usage(7, 9)
+    )
     face, choice, tried, call, hop = spans_of(account, trace, Place(), 1_000.0)
     assert (face.name, face.kind, face.parent, face.id) == (
         "chat llama", SpanKind.SERVER, PARENT, "a" * 16,
@@ -174,7 +176,7 @@ def test_without_an_address_nothing_is_traced():
     settings = NodeSettings()
     assert exporter_of(settings, "here", {}) is None
     assert (
-        tracer_of(None, settings, "here", now=lambda: 0, wall=lambda: 0, chance=lambda: 0) is None
+        tracer_of(None, settings, "here", now=lambda: 0, wall=lambda: 0, random=lambda: 0) is None
     )
 
 

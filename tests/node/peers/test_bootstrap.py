@@ -20,7 +20,7 @@ class Kept:
     def __init__(self):
         self.addresses = None
 
-    def pin(self, addresses):
+    def set_bootstrap(self, addresses):
         self.addresses = addresses
 
 

@@ -109,13 +109,13 @@ def test_a_restart_of_the_other_node_is_not_reported_but_its_return_after_a_warn
     waits = ContactWaits()
     assert not waits.overdue([at(1)], 0.0)
     there = [at(1, answers=True)]
-    assert not waits.over(there)
+    assert not waits.recovered(there)
     assert not waits.overdue(there, 1.0)
     assert not waits.overdue([at(1)], 100.0)
     assert waits.overdue([at(1)], 100.0 + GRACE) == [at(1)]
-    assert waits.over(there) == there
+    assert waits.recovered(there) == there
     waits.overdue(there, 110.0)
-    assert not waits.over(there)
+    assert not waits.recovered(there)
 
 
 # A real node.

@@ -52,7 +52,7 @@ def test_each_change_of_a_nodes_presence_is_one_event() -> None:
     events = NodeEvents(others, lambda: 7.0)
     story = [Presence.ALIVE, Presence.ALIVE, Presence.SUSPECT, Presence.LOST, Presence.LOST]
     for others.now in story:
-        events.changed([SIGNER])
+        events.note_changed([SIGNER])
     assert [(one.was, one.now) for one in events.events] == [
         ("", "alive"), ("alive", "suspect"), ("suspect", "lost"),
     ]  # fmt: skip
@@ -63,19 +63,19 @@ def test_each_change_of_a_nodes_presence_is_one_event() -> None:
 def test_a_node_that_was_forgotten_is_new_when_it_comes_back() -> None:
     others = WatchedOthers()
     events = NodeEvents(others, lambda: 7.0)
-    events.changed([SIGNER])
+    events.note_changed([SIGNER])
     others.catalog = Catalog()
-    events.changed([SIGNER])
+    events.note_changed([SIGNER])
     others.catalog = catalog()
-    events.changed([SIGNER])
+    events.note_changed([SIGNER])
     assert [one.was for one in events.events] == ["", ""]
 
 
 def test_only_the_last_events_are_remembered() -> None:
     others = WatchedOthers()
-    events = NodeEvents(others, lambda: 7.0, most=2)
+    events = NodeEvents(others, lambda: 7.0, limit=2)
     for others.now in [Presence.ALIVE, Presence.SUSPECT] * 3:
-        events.changed([SIGNER])
+        events.note_changed([SIGNER])
     assert len(events.events) == 2
     assert events.count == 6
 
@@ -149,7 +149,7 @@ async def test_the_reported_load_of_a_node_is_forgotten_when_it_is_gone(
 ) -> None:
     presence = Presence.SUSPECT
     changed = follow_loads(world.router, lambda _: presence)
-    world.router.hear(THEM, {SERVICE: Load(3)})
+    world.router.record_loads(THEM, {SERVICE: Load(3)})
     changed([THEM])
     assert list(world.router.reports.of_node(THEM, 0.0))
     presence = gone

@@ -49,8 +49,8 @@ async def ends() -> AsyncIterator[ChannelPair]:
 
 async def test_messages_come_in_order_both_ways(ends: ChannelPair) -> None:
     for number in range(100):
-        ends.first.tell(StateAsked(number))
-    ends.helper.tell(Ready())
+        ends.first.send(StateAsked(number))
+    ends.helper.send(Ready())
     await until(lambda: len(ends.heard) == 100 and bool(ends.answers))
     assert ends.heard == [StateAsked(number) for number in range(100)]
     assert ends.answers == [Ready()]
@@ -60,12 +60,12 @@ async def test_the_end_of_one_side_is_noticed_at_the_other(ends: ChannelPair) ->
     ends.helper.close()
     async with asyncio.timeout(1):
         await ends.first.closed.wait()
-    ends.first.tell(Leave())
+    ends.first.send(Leave())
 
 
 async def test_a_message_that_cannot_be_read_ends_the_channel(ends: ChannelPair) -> None:
     # Only a helper sends this message, never the first process.
-    ends.first.tell(ProbeAsked(PeerId("a")))
+    ends.first.send(ProbeAsked(PeerId("a")))
     async with asyncio.timeout(1):
         await ends.first.closed.wait()
     assert ends.heard == []
@@ -78,6 +78,6 @@ async def test_a_process_that_reads_nothing_is_cut_off(monkeypatch: pytest.Monke
         first = Channel(read_by_first, lambda _: None)
         await first.open(ours)
         for _ in range(50):
-            first.tell(NodeSeen(PeerId("a"), Presence.ALIVE, bytes(100_000)))
+            first.send(NodeSeen(PeerId("a"), Presence.ALIVE, bytes(100_000)))
         async with asyncio.timeout(1):
             await first.closed.wait()

@@ -38,7 +38,7 @@ async def _told(request: web.Request) -> web.StreamResponse:
         "method": request.method,
         "path": request.raw_path,
         "length": len(await request.content.read()),
-        "local": JUDGE.local(request),
+        "local": JUDGE.is_own_user(request),
         "id": request.headers["x-request-id"],
         "host": request.headers["host"],
         "two": request.headers.get("x-two", ""),
@@ -82,7 +82,7 @@ async def asked(request: pytest.FixtureRequest) -> AsyncIterator[aiohttp.ClientS
 
     def let_in(door: ConnectionUse, connection: socket.socket) -> None:
         assert door is ConnectionUse.HTTP
-        crew.spawn(first.take(connection))
+        crew.spawn(first.serve_connection(connection))
 
     async with AsyncExitStack() as closing:
         closing.push_async_callback(crew.cancel_all)

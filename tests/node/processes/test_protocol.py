@@ -68,25 +68,25 @@ SAID = (
 
 @pytest.mark.parametrize("word", TOLD, ids=lambda word: type(word).__name__)
 def test_a_message_of_the_first_process_is_read_as_it_was_sent(word) -> None:
-    assert [read_by_helper(frame) for frame in Frames().cut(encode_frame(word))] == [word]
+    assert [read_by_helper(frame) for frame in Frames().split(encode_frame(word))] == [word]
 
 
 @pytest.mark.parametrize("word", SAID, ids=lambda word: type(word).__name__)
 def test_a_message_of_a_helper_is_read_as_it_was_sent(word) -> None:
-    assert [read_by_first(frame) for frame in Frames().cut(encode_frame(word))] == [word]
+    assert [read_by_first(frame) for frame in Frames().split(encode_frame(word))] == [word]
 
 
 def test_a_path_in_the_settings_need_not_be_utf8() -> None:
     settings = Settings(node=NodeSettings(data_dir="/tmp/d\udcff"))
     word = Hello(bytes(32), settings, "127.0.0.1:1", "127.0.0.1:2")
-    assert [read_by_helper(frame) for frame in Frames().cut(encode_frame(word))] == [word]
+    assert [read_by_helper(frame) for frame in Frames().split(encode_frame(word))] == [word]
 
 
 @given(st.lists(st.integers(1, 9)), st.integers(1, 50))
 def test_frames_are_whole_however_the_bytes_are_cut(numbers: list[int], size: int) -> None:
     sent = b"".join(encode_frame(StateAsked(number)) for number in numbers)
     frames = Frames()
-    found = [f for at in range(0, len(sent), size) for f in frames.cut(sent[at : at + size])]
+    found = [f for at in range(0, len(sent), size) for f in frames.split(sent[at : at + size])]
     assert [read_by_helper(frame) for frame in found] == [StateAsked(number) for number in numbers]
 
 
@@ -100,7 +100,7 @@ def test_a_body_that_is_no_message_of_the_first_process_is_refused(body: bytes) 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_has_arrived() -> None:
     with pytest.raises(Unreadable):
-        Frames().cut((MAX_FRAME_BYTES + 1).to_bytes(4) + b"{")
+        Frames().split((MAX_FRAME_BYTES + 1).to_bytes(4) + b"{")
     with pytest.raises(Unreadable):
         encode_frame(NodeSeen(PeerId("a"), Presence.ALIVE, bytes(MAX_FRAME_BYTES)))
 

@@ -42,11 +42,11 @@ class Pair:
 
     def __init__(self, one, two) -> None:
         self.lending = World(one)
-        self.client = SlotClient(SimpleNamespace(tell=self._up))
+        self.client = SlotClient(SimpleNamespace(send=self._up))
         self.asking = World(two, lender=self.client)
         self.crew = BackgroundTasks()
         self.slots = HelperSlots(
-            self.lending.router.lent_slots, self.crew, SimpleNamespace(tell=self._down)
+            self.lending.router.lent_slots, self.crew, SimpleNamespace(send=self._down)
         )
         self.said: list[ToFirst] = []
 
@@ -55,17 +55,17 @@ class Pair:
             world.serve(*candidates)
 
     def _up(self, word: ToFirst) -> None:
-        (frame,) = Frames().cut(encode_frame(word))
+        (frame,) = Frames().split(encode_frame(word))
         word = read_by_first(frame)
         self.said.append(word)
         if isinstance(word, SlotAsked | SlotCancelled | SlotFreed | SlotUsed):
-            asyncio.get_running_loop().call_soon(self.slots.hear, word)
+            asyncio.get_running_loop().call_soon(self.slots.handle, word)
 
     def _down(self, word: ToHelper) -> None:
-        (frame,) = Frames().cut(encode_frame(word))
+        (frame,) = Frames().split(encode_frame(word))
         word = read_by_helper(frame)
         assert isinstance(word, SlotGranted | SlotRefused | Relayed)
-        asyncio.get_running_loop().call_soon(self.client.hear, word)
+        asyncio.get_running_loop().call_soon(self.client.handle, word)
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ async def test_slots_that_a_dead_helper_held_are_free_again(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=2))
-    pair.slots.hear(SlotAsked(1, (SERVICE,)))
-    pair.slots.hear(SlotAsked(2, (SERVICE,)))
-    pair.slots.hear(SlotAsked(3, (SERVICE,), waiting=True, model=MODEL))
+    pair.slots.handle(SlotAsked(1, (SERVICE,)))
+    pair.slots.handle(SlotAsked(2, (SERVICE,)))
+    pair.slots.handle(SlotAsked(3, (SERVICE,), waiting=True, model=MODEL))
     await asyncio.sleep(0)
     await pair.crew.cancel_all()
     pair.slots.end()
@@ -170,7 +170,7 @@ async def test_giving_back_a_slot_that_was_never_lent_changes_nothing(
 ) -> None:
     pair.serve(own(worker.url, capacity=1))
     async with pair.lending.router.answer(chat()):
-        pair.slots.hear(SlotFreed(SERVICE))
+        pair.slots.handle(SlotFreed(SERVICE))
         assert pair.lending.router.in_flight.total() == 1
 
 
@@ -191,7 +191,7 @@ async def test_more_waiting_requests_than_the_bound_allows_are_refused(
 
 
 async def test_a_helper_asks_whether_a_peer_is_relayed(pair: Pair) -> None:
-    asked = asyncio.ensure_future(pair.client.relayed(PeerId("them")))
+    asked = asyncio.ensure_future(pair.client.connects_through_relay(PeerId("them")))
     await until(lambda: bool(pair.said))
-    pair.client.hear(Relayed(pair.said[0].number, relayed=True))
+    pair.client.handle(Relayed(pair.said[0].number, relayed=True))
     assert await asked

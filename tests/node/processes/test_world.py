@@ -40,41 +40,41 @@ def frame(identity: Identity = THEM, sequence: int = 1, **fields) -> bytes:
 
 def test_a_node_that_is_seen_is_offered_and_one_that_is_forgotten_is_not(view: WorldView) -> None:
     seen = NodeSeen(THEM.peer, Presence.ALIVE, frame(services=(SERVICE,)))
-    assert view.take(seen) == {THEM.peer}
+    assert view.apply(seen) == {THEM.peer}
     assert [offer.node for offer in view.catalog.offers["m"]] == [THEM.peer]
     assert view.presence(THEM.peer) is Presence.ALIVE
-    assert view.take(NodeForgotten(THEM.peer)) == {THEM.peer}
+    assert view.apply(NodeForgotten(THEM.peer)) == {THEM.peer}
     assert (view.presence(THEM.peer), view.catalog.reach_of(THEM.peer)) == (Presence.LOST, None)
     assert "m" not in view.catalog.offers
 
 
 def test_a_change_of_presence_needs_no_record(view: WorldView) -> None:
-    view.take(NodeSeen(THEM.peer, Presence.ALIVE, frame(reach=Reach(links=("127.0.0.1:9",)))))
-    view.take(NodeSeen(THEM.peer, Presence.SUSPECT))
+    view.apply(NodeSeen(THEM.peer, Presence.ALIVE, frame(reach=Reach(links=("127.0.0.1:9",)))))
+    view.apply(NodeSeen(THEM.peer, Presence.SUSPECT))
     assert view.presence(THEM.peer) is Presence.SUSPECT
     assert view.catalog.reach_of(THEM.peer) == Reach(links=("127.0.0.1:9",))
 
 
 def test_a_node_drains_when_its_own_record_says_so(view: WorldView) -> None:
     assert not view.draining()
-    view.take(NodeSeen(OWN.peer, Presence.ALIVE, frame(OWN)))
+    view.apply(NodeSeen(OWN.peer, Presence.ALIVE, frame(OWN)))
     assert not view.draining()
-    view.take(NodeSeen(OWN.peer, Presence.ALIVE, frame(OWN, 2, standing=Standing.DRAINING)))
+    view.apply(NodeSeen(OWN.peer, Presence.ALIVE, frame(OWN, 2, standing=Standing.DRAINING)))
     assert view.draining()
 
 
 def test_workers_are_those_of_the_last_table(view: WorldView) -> None:
-    assert view.take(WorkersHeld((Worker(SERVICE, "http://127.0.0.1:1"),))) == frozenset()
+    assert view.apply(WorkersHeld((Worker(SERVICE, "http://127.0.0.1:1"),))) == frozenset()
     assert [worker.service for worker in view.workers] == [SERVICE]
-    view.take(WorkersHeld(()))
+    view.apply(WorkersHeld(()))
     assert not len(view.workers)
 
 
 def test_a_silent_node_may_become_heard_again(view: WorldView) -> None:
-    view.take(NodeSilent(THEM.peer, silent=True))
-    assert view.silent(THEM.peer)
-    view.take(NodeSilent(THEM.peer, silent=False))
-    assert not view.silent(THEM.peer)
+    view.apply(NodeSilent(THEM.peer, silent=True))
+    assert view.is_silent(THEM.peer)
+    view.apply(NodeSilent(THEM.peer, silent=False))
+    assert not view.is_silent(THEM.peer)
 
 
 def test_a_denied_peer_is_not_admitted(view: WorldView) -> None:
@@ -88,7 +88,7 @@ def test_a_frame_with_a_wrong_signature_or_without_a_record_is_refused(view: Wor
     beat = wire.encode_heartbeat(Heartbeat(THEM.peer, Version(1, 1), 1), THEM)
     for said in (bytes(forged), b"\x01", beat):
         with pytest.raises(Unreadable):
-            view.take(NodeSeen(THEM.peer, Presence.ALIVE, said))
+            view.apply(NodeSeen(THEM.peer, Presence.ALIVE, said))
 
 
 class World:
@@ -96,7 +96,7 @@ class World:
         self.now = 0.0
         self.said: list[ToFirst] = []
         self.evidence = EvidenceReporter(
-            OWN.peer, SimpleNamespace(tell=self.said.append), lambda: self.now
+            OWN.peer, SimpleNamespace(send=self.said.append), lambda: self.now
         )
 
     def saw(self, error: WorkerError | None = None, node: PeerId = THEM.peer) -> None:

@@ -34,7 +34,7 @@ def test_no_record_of_a_denied_peer_is_held_whichever_way_it_comes() -> None:
     with pytest.raises(LimitReached):
         one.receive(word.frame, 0.0)
     with pytest.raises(LimitReached):
-        one.learn(word, heard=0.0, now=0.0)
+        one.merge_record(word, heard_at=0.0, now=0.0)
     one.restore([word.frame], 0.0)
     assert not one.catalog.held
 
@@ -42,7 +42,7 @@ def test_no_record_of_a_denied_peer_is_held_whichever_way_it_comes() -> None:
 def test_a_denied_peer_does_not_come_in_by_a_comparison_with_a_third_node() -> None:
     closed = Replica(A, RegistrySettings(deny=(B.peer,)), epoch=1, jitter=lambda: 0.5)
     other = Replica(C, RegistrySettings(), epoch=1, jitter=lambda: 0.5)
-    other.learn(wire.encode_record(Record(B.peer, Version(1, 1)), B), heard=0.0, now=0.0)
+    other.merge_record(wire.encode_record(Record(B.peer, Version(1, 1)), B), heard_at=0.0, now=0.0)
     other.announce(0.0, services=[])
     exchange = sync.compare(closed, lambda: 0.0, C.peer)
     step = next(exchange)

@@ -73,10 +73,10 @@ def test_a_connected_node_introduces_itself_however_many_strangers_it_brought() 
 
 
 def test_a_fresh_node_learns_a_large_mesh_from_the_first_node_that_it_chose() -> None:
-    newcomers = Newcomers(places=10_000, per_second=2.0)
+    newcomers = Newcomers(capacity=10_000, per_second=2.0)
     newcomers.note_connected(FRIEND.peer, chosen=True)
     assert newcomers.allowance(FRIEND.peer, 0.0) == CHOSEN_AT_ONCE
-    newcomers.part(FRIEND.peer, held=True)
+    newcomers.note_disconnected(FRIEND.peer, held=True)
     assert newcomers.allowance(FRIEND.peer, 0.0) == AT_ONCE
 
 
@@ -112,11 +112,11 @@ def test_a_stranger_never_takes_the_place_of_a_node_that_lives() -> None:
 
 
 def test_lost_nodes_make_room_and_lost_strangers_first() -> None:
-    newcomers = Newcomers(places=4, per_second=2.0)
+    newcomers = Newcomers(capacity=4, per_second=2.0)
     met, stranger, newcomer = (PeerId(name) for name in ("met", "stranger", "newcomer"))
     newcomers.note_connected(met, chosen=False)
     for node in (met, stranger):
-        newcomers.held(node)
+        newcomers.note_held(node)
     assert newcomers.make_room(newcomer, [met, stranger]) == stranger
     assert newcomers.make_room(newcomer, [met]) == met
     with pytest.raises(LimitReached):
@@ -146,9 +146,9 @@ def test_signatures_of_strangers_beyond_the_allowance_are_not_even_checked() -> 
 
 
 def test_a_node_that_disconnects_without_having_sent_a_record_is_forgotten() -> None:
-    newcomers = Newcomers(places=4, per_second=2.0)
+    newcomers = Newcomers(capacity=4, per_second=2.0)
     newcomers.note_connected(JOINER.peer, chosen=True)
-    newcomers.part(JOINER.peer, held=False)
+    newcomers.note_disconnected(JOINER.peer, held=False)
     assert not newcomers.has_met(JOINER.peer)
 
 
@@ -271,4 +271,4 @@ def test_a_record_of_a_long_dead_node_displaces_no_other() -> None:
     word = wire.decode(heavy(MADE_UP[8]))
     assert isinstance(word, Signed)
     with pytest.raises(LimitReached):
-        one.learn(word, heard=float("-inf"), now=later, via=via)
+        one.merge_record(word, heard_at=float("-inf"), now=later, via=via)

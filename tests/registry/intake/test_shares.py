@@ -16,7 +16,7 @@ def taken(shares: Shares, peer: PeerId, held: ExitStack) -> int:
     """Take as many places as a peer gets."""
     for count in range(1_000):
         try:
-            held.enter_context(shares.place(peer))
+            held.enter_context(shares.hold_place(peer))
         except LimitReached:
             return count
     raise AssertionError("places without end")
@@ -36,9 +36,13 @@ def test_peers_that_take_all_they_get_leave_places_to_others(most: int, greedy: 
 
 def test_the_only_place_goes_to_the_first_peer() -> None:
     shares = Shares(1)
-    with shares.place(PeerId("a")), pytest.raises(LimitReached), shares.place(PeerId("b")):
+    with (
+        shares.hold_place(PeerId("a")),
+        pytest.raises(LimitReached),
+        shares.hold_place(PeerId("b")),
+    ):
         pass
-    with shares.place(PeerId("b")):
+    with shares.hold_place(PeerId("b")):
         pass
 
 

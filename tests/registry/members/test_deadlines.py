@@ -49,14 +49,14 @@ def test_passing_time_over_all_members_equals_passing_it_over_each_pulse(
             case (str() as node, MemberHealth() | None as pulse):
                 take(some, plain, PeerId(node), pulse)
             case (float() as now, dict() as given_times):
-                after = {node: pulse.at(now, **given_times) for node, pulse in plain.items()}
-                due = min((p.due(**given_times) for p in plain.values()), default=inf)
-                assert some.due(**given_times) == due
+                after = {node: pulse.at_time(now, **given_times) for node, pulse in plain.items()}
+                due = min((p.next_change_at(**given_times) for p in plain.values()), default=inf)
+                assert some.next_change_at(**given_times) == due
                 changed = some.pass_time(now, **given_times)
                 assert sorted(changed) == sorted(n for n in plain if after[n] is not plain[n])
                 plain = after
         assert dict(some) == plain
         lost = [node for node, pulse in plain.items() if pulse.contact is Status.LOST]
         assert some.living_count == len(plain) - len(lost)
-        assert sorted(some.lost) == sorted(lost)
-        assert [plain[n].heard for n in some.lost] == sorted(plain[n].heard for n in lost)
+        assert sorted(some.lost_nodes) == sorted(lost)
+        assert [plain[n].heard for n in some.lost_nodes] == sorted(plain[n].heard for n in lost)

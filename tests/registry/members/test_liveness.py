@@ -31,21 +31,21 @@ EVERY_CASE = list(product(Status, Evidence))
 
 
 def alive(heard: float = 0.0) -> MemberHealth:
-    return initial_health(heard=heard, now=heard, lease=LEASE)
+    return initial_health(heard_at=heard, now=heard, lease=LEASE)
 
 
 def at(pulse: MemberHealth, now: float) -> MemberHealth:
-    return pulse.at(now, lease=LEASE, suspicion=SUSPICION)
+    return pulse.at_time(now, lease=LEASE, suspicion=SUSPICION)
 
 
 def unreached(pulse: MemberHealth, *times: float) -> MemberHealth:
     for now in times:
-        pulse = pulse.after(Evidence.UNREACHED, now)
+        pulse = pulse.with_evidence(Evidence.UNREACHED, now)
     return pulse
 
 
 def due(pulse: MemberHealth) -> float:
-    return pulse.due(lease=LEASE, suspicion=SUSPICION)
+    return pulse.next_change_at(lease=LEASE, suspicion=SUSPICION)
 
 
 @pytest.mark.parametrize(("contact", "evidence"), EVERY_CASE)
@@ -54,7 +54,7 @@ def test_every_evidence_in_every_state_leads_to_a_state(
 ) -> None:
     shut = Evidence.FAILED if contact is Status.UNREACHABLE else None
     pulse = MemberHealth(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
-    after = pulse.after(evidence, 2.0)
+    after = pulse.with_evidence(evidence, 2.0)
     expected = TABLE[contact].get(evidence, contact)
     assert after.contact is expected
     assert after.heard == (2.0 if evidence in LIFE else 1.0)
@@ -74,27 +74,27 @@ def test_any_sign_of_life_makes_a_node_alive_if_our_way_to_it_is_open(
     contact: Status, evidence: Evidence
 ) -> None:
     before = MemberHealth(contact, heard=0.0, since=0.0, why=Evidence.SILENCE)
-    assert before.after(evidence, 1.0).contact is Status.ALIVE
+    assert before.with_evidence(evidence, 1.0).contact is Status.ALIVE
 
 
 @pytest.mark.parametrize("shut", sorted(SHUTS))
 def test_a_living_node_that_does_not_answer_us_is_unreachable_because_of_what_failed(
     shut: Evidence,
 ) -> None:
-    doubted = alive().after(shut, 1.0)
+    doubted = alive().with_evidence(shut, 1.0)
     for life in LIFE - OPENS:
-        seen = doubted.after(life, 2.0)
+        seen = doubted.with_evidence(life, 2.0)
         assert (seen.contact, seen.why, seen.since) == (Status.UNREACHABLE, shut, 2.0)
-        assert seen.after(Evidence.ANSWERED, 3.0).contact is Status.ALIVE
+        assert seen.with_evidence(Evidence.ANSWERED, 3.0).contact is Status.ALIVE
 
 
 def test_our_own_failures_do_not_make_an_unreachable_node_suspect_but_a_round_without_proof_does() -> (
     None
 ):
-    seen = alive().after(Evidence.MISSED, 1.0).after(Evidence.PROVEN, 2.0)
+    seen = alive().with_evidence(Evidence.MISSED, 1.0).with_evidence(Evidence.PROVEN, 2.0)
     for evidence in (Evidence.MISSED, Evidence.FAILED, Evidence.PARTED, Evidence.LINKED):
-        assert seen.after(evidence, 3.0).contact is Status.UNREACHABLE
-    assert seen.after(Evidence.UNREACHED, 3.0).contact is Status.SUSPECT
+        assert seen.with_evidence(evidence, 3.0).contact is Status.UNREACHABLE
+    assert seen.with_evidence(Evidence.UNREACHED, 3.0).contact is Status.SUSPECT
 
 
 def test_a_node_that_spoke_while_our_way_failed_is_unreachable_not_suspect() -> None:
@@ -104,25 +104,25 @@ def test_a_node_that_spoke_while_our_way_failed_is_unreachable_not_suspect() -> 
 
 
 def test_a_connection_alone_does_not_end_a_doubt() -> None:
-    doubted = alive().after(Evidence.MISSED, 1.0)
-    assert doubted.after(Evidence.LINKED, 2.0) == doubted
+    doubted = alive().with_evidence(Evidence.MISSED, 1.0)
+    assert doubted.with_evidence(Evidence.LINKED, 2.0) == doubted
 
 
 def test_losing_a_node_forgets_that_it_was_not_reached() -> None:
-    lost = at(alive().after(Evidence.MISSED, 1.0), 1e9)
+    lost = at(alive().with_evidence(Evidence.MISSED, 1.0), 1e9)
     assert lost.contact is Status.LOST
-    assert lost.after(Evidence.WORD, 2e9).contact is Status.ALIVE
+    assert lost.with_evidence(Evidence.WORD, 2e9).contact is Status.ALIVE
 
 
 @pytest.mark.parametrize(
     "evidence", [Evidence.PARTED, Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED]
 )
 def test_one_failure_makes_a_node_suspect_and_not_lost(evidence: Evidence) -> None:
-    assert alive().after(evidence, 1.0).contact is Status.SUSPECT
+    assert alive().with_evidence(evidence, 1.0).contact is Status.SUSPECT
 
 
 def test_a_node_whose_doubt_is_not_cleared_in_time_is_lost_because_of_the_doubt() -> None:
-    doubted = unreached(alive().after(Evidence.FAILED, 1.0), 1.5, 2.5)
+    doubted = unreached(alive().with_evidence(Evidence.FAILED, 1.0), 1.5, 2.5)
     assert at(doubted, 1.5 + SUSPICION - 0.01) is doubted
     lost = at(doubted, 1.5 + SUSPICION)
     assert (lost.contact, lost.why) == (Status.LOST, Evidence.DOUBT)
@@ -135,11 +135,13 @@ def test_one_round_of_probes_confirms_nothing_however_long_ago() -> None:
 
 
 def test_another_nodes_doubt_counts_as_one_round_of_probes_but_not_as_both() -> None:
-    accused = replace(alive().after(Evidence.PARTED, 1.0), accused=1.2)
+    accused = replace(alive().with_evidence(Evidence.PARTED, 1.0), accused=1.2)
     assert due(accused) > 1.2 + SUSPICION
     assert due(unreached(accused, 2.0)) == 1.2 + SUSPICION
     # The other node's doubt is forgotten at the next sign of life, and after some time.
-    heard = unreached(accused.after(Evidence.WORD, 1.5).after(Evidence.PARTED, 1.6), 2.0)
+    heard = unreached(
+        accused.with_evidence(Evidence.WORD, 1.5).with_evidence(Evidence.PARTED, 1.6), 2.0
+    )
     assert due(heard) > 1.2 + SUSPICION
     later = unreached(replace(alive(100.0), accused=1.2), 101.0)
     assert due(later) == 100.0 + LEASE
@@ -147,21 +149,21 @@ def test_another_nodes_doubt_counts_as_one_round_of_probes_but_not_as_both() -> 
 
 def test_a_doubt_that_no_probe_confirmed_lasts_longer_but_not_for_ever() -> None:
     doubted = MemberHealth(Status.ALIVE, heard=0.9, since=0.0, why=Evidence.WORD)
-    doubted = doubted.after(Evidence.FAILED, 1.0)
-    assert doubted.due(lease=100.0, suspicion=6.0) == 1.0 + UNPROBED * 6.0
+    doubted = doubted.with_evidence(Evidence.FAILED, 1.0)
+    assert doubted.next_change_at(lease=100.0, suspicion=6.0) == 1.0 + UNPROBED * 6.0
 
 
 def test_a_new_doubt_is_not_confirmed_by_the_probes_of_an_old_one() -> None:
     old = unreached(alive(), 1.0)
     assert old.rounds == 1
-    assert old.after(Evidence.ANSWERED, 2.0).after(Evidence.PARTED, 3.0).rounds == 0
+    assert old.with_evidence(Evidence.ANSWERED, 2.0).with_evidence(Evidence.PARTED, 3.0).rounds == 0
 
 
 def test_time_in_which_we_stood_still_does_not_count_as_silence() -> None:
     pulse = alive(heard=0.0)
     woken = LEASE + 100.0
-    assert pulse.at(woken, lease=LEASE, suspicion=SUSPICION, awake=woken) is pulse
-    assert pulse.due(lease=LEASE, suspicion=SUSPICION, awake=woken) == woken + LEASE
+    assert pulse.at_time(woken, lease=LEASE, suspicion=SUSPICION, awake=woken) is pulse
+    assert pulse.next_change_at(lease=LEASE, suspicion=SUSPICION, awake=woken) == woken + LEASE
 
 
 def test_every_evidence_has_its_reason_in_words() -> None:
@@ -169,8 +171,8 @@ def test_every_evidence_has_its_reason_in_words() -> None:
 
 
 def test_a_second_failure_does_not_prolong_the_doubt() -> None:
-    doubted = alive().after(Evidence.FAILED, 1.0)
-    assert due(doubted.after(Evidence.FAILED, 5.0)) == due(doubted)
+    doubted = alive().with_evidence(Evidence.FAILED, 1.0)
+    assert due(doubted.with_evidence(Evidence.FAILED, 5.0)) == due(doubted)
 
 
 def test_a_lease_ends_on_the_receivers_clock_and_not_before() -> None:
@@ -196,7 +198,7 @@ def test_a_pulse_changes_when_it_is_due_and_not_before(
         now += pause
         if now < due(pulse):
             assert at(pulse, now) is pulse
-        pulse = at(pulse, now).after(evidence, now)
+        pulse = at(pulse, now).with_evidence(evidence, now)
         assert pulse.heard <= now
         assert pulse.since <= now
 
@@ -205,7 +207,7 @@ def test_a_pulse_changes_when_it_is_due_and_not_before(
 def test_a_node_known_by_hearsay_is_alive_as_long_as_what_was_heard_is_fresh(
     age: float, contact: Status
 ) -> None:
-    pulse = initial_health(heard=1_000.0 - age, now=1_000.0, lease=LEASE)
+    pulse = initial_health(heard_at=1_000.0 - age, now=1_000.0, lease=LEASE)
     assert pulse.contact is contact
     assert due(pulse) == (inf if contact is Status.LOST else 1_000.0 - age + LEASE)
 
@@ -237,9 +239,9 @@ def test_a_node_is_well_only_if_it_was_heard_just_now_is_reached_and_was_not_dou
     None
 ):
     soon = FRESH / 2
-    assert alive().well(soon)
-    assert not alive().well(FRESH)
-    assert not alive().after(Evidence.FAILED, 0.0).well(soon)
-    assert not replace(alive(), shut=Evidence.MISSED).well(soon)
+    assert alive().is_healthy(soon)
+    assert not alive().is_healthy(FRESH)
+    assert not alive().with_evidence(Evidence.FAILED, 0.0).is_healthy(soon)
+    assert not replace(alive(), shut=Evidence.MISSED).is_healthy(soon)
     # Another node has doubted it since.
-    assert not replace(alive(), accused=soon / 2).well(soon)
+    assert not replace(alive(), accused=soon / 2).is_healthy(soon)

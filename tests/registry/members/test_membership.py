@@ -26,28 +26,28 @@ def members() -> Membership:
 def test_strangers_are_not_followed() -> None:
     some = members()
     assert not some.observe(A, Evidence.LINKED, 0.0)
-    assert not some.pulses
-    assert some.due() == inf
+    assert not some.health
+    assert some.next_due() == inf
 
 
 def test_restored_nodes_are_lost_until_they_are_heard() -> None:
     some = members()
     some.restore(A, 5.0)
-    assert some.pulses[A].contact is Status.LOST
+    assert some.health[A].contact is Status.LOST
     assert not some.observe(A, Evidence.LINKED, 6.0)
     assert some.start_due_probes(6.0) == [A]
     assert some.observe(A, Evidence.ANSWERED, 6.1)
-    assert some.pulses[A].contact is Status.ALIVE
+    assert some.health[A].contact is Status.ALIVE
 
 
 def test_lost_nodes_are_listed_from_the_one_that_was_silent_for_longest() -> None:
     some = members()
     for now, node in enumerate((B, A, C)):
-        some.follow(node, heard=float(now), now=float(now), left=False)
+        some.note_record(node, heard_at=float(now), now=float(now), has_left=False)
     some.tick(SETTINGS.lease + 1.0)
-    assert some.lost() == [B, A]
+    assert some.lost_nodes() == [B, A]
     some.forget(B)
-    assert some.lost() == [A]
+    assert some.lost_nodes() == [A]
 
 
 # Probes.
@@ -56,7 +56,7 @@ def test_lost_nodes_are_listed_from_the_one_that_was_silent_for_longest() -> Non
 def knowing(*nodes: PeerId, linked: bool = True, **settings: float) -> Membership:
     some = Membership(RegistrySettings(**settings), lambda: 0.5)
     for node in nodes:
-        some.follow(node, heard=0.0, now=0.0, left=False)
+        some.note_record(node, heard_at=0.0, now=0.0, has_left=False)
         if linked:
             some.observe(node, Evidence.LINKED, 0.0)
     return some
@@ -91,13 +91,13 @@ def story(
                 some.observe(node, Evidence.MISSED, now + 0.02)
             else:
                 some.observe(node, Evidence.ANSWERED, now)
-            some.ended(node, now + 0.02)
+            some.end_probe(node, now + 0.02)
     return probed
 
 
 def test_only_connected_peers_are_probed_in_turn() -> None:
     some = knowing(A, B)
-    some.follow(C, heard=0.0, now=0.0, left=False)
+    some.note_record(C, heard_at=0.0, now=0.0, has_left=False)
     probed = steps(some, 20.0)
     assert probed.count(C) == 0
     assert abs(probed.count(A) - probed.count(B)) <= 1
@@ -124,11 +124,11 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
         for node in some.start_due_probes(now):
             evidence = Evidence.ANSWERED if node == B else Evidence.UNREACHED
             some.observe(node, evidence, now)
-            some.ended(node, now)
-        seen.setdefault(some.pulses[A].contact, now)
+            some.end_probe(node, now)
+        seen.setdefault(some.health[A].contact, now)
     assert seen[Status.SUSPECT] <= 3.0
     assert 0.0 <= seen[Status.LOST] - seen[Status.SUSPECT] - SETTINGS.suspicion <= 0.2
-    assert some.pulses[B].contact is Status.ALIVE
+    assert some.health[B].contact is Status.ALIVE
 
 
 @pytest.mark.parametrize("life", sorted(LIFE))
@@ -139,11 +139,11 @@ def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
     if life is Evidence.ASKED:
         some.observe(A, Evidence.LINKED, 1.1)
     some.observe(A, life, 1.2)
-    assert some.pulses[A].contact is Status.ALIVE
+    assert some.health[A].contact is Status.ALIVE
     # A round without an answer says nothing about a node that has spoken since, only about our own way to it.
     some.observe(A, Evidence.UNREACHED, 1.3)
     answered = life is Evidence.ANSWERED
-    assert some.pulses[A].contact is (Status.ALIVE if answered else Status.UNREACHABLE)
+    assert some.health[A].contact is (Status.ALIVE if answered else Status.UNREACHABLE)
     assert some.take_due_doubts(10.0) == []
 
 
@@ -153,21 +153,21 @@ def test_an_answer_to_a_question_from_before_the_connection_ended_settles_no_dou
 ) -> None:
     some = knowing(A, B)
     some.observe(A, Evidence.PARTED, 1.0)
-    assert not some.observe(A, late, 1.1, asked=0.9)
-    assert some.pulses[A].contact is Status.SUSPECT
+    assert not some.observe(A, late, 1.1, asked_at=0.9)
+    assert some.health[A].contact is Status.SUSPECT
     steps(some, 20.0, dead=frozenset({A}))
-    assert some.pulses[A].contact is Status.LOST
+    assert some.health[A].contact is Status.LOST
     # Nor does it bring back a node that is lost.
-    assert not some.observe(A, late, 20.1, asked=0.9)
-    assert some.observe(A, late, 20.3, asked=20.2)
+    assert not some.observe(A, late, 20.1, asked_at=0.9)
+    assert some.observe(A, late, 20.3, asked_at=20.2)
 
 
 def test_a_late_answer_counts_while_the_connection_stands_since_that_is_probed_in_turn() -> None:
     some = knowing(A)
-    some.look(A, 1.0)
+    some.request_probe(A, 1.0)
     some.start_due_probes(1.0)
     some.observe(A, Evidence.MISSED, 2.0)
-    assert some.observe(A, Evidence.ANSWERED, 2.1, asked=1.5)
+    assert some.observe(A, Evidence.ANSWERED, 2.1, asked_at=1.5)
     assert story(some, 5.0, since=2.1) != []
 
 
@@ -187,8 +187,8 @@ def test_a_node_that_lives_out_of_our_reach_is_tried_ever_more_rarely_and_never_
     probed = story(some, 200.0, proven=frozenset({A}))
     at = [when for when, node in probed if node == A]
     pauses = [b - a for a, b in pairwise(at)]
-    assert some.pulses[A].contact is Status.UNREACHABLE
-    assert some.pulses[A].since <= 4.0
+    assert some.health[A].contact is Status.UNREACHABLE
+    assert some.health[A].since <= 4.0
     assert pauses[0] <= 1.3
     # A way that was shut for half a minute is tried again within four seconds.
     assert max(b - a for a, b in pairwise(at) if b < 30.0) <= 4.5
@@ -200,7 +200,7 @@ def test_a_node_out_of_reach_is_alive_at_its_first_answer() -> None:
     some = knowing(A, B)
     story(some, 30.0, proven=frozenset({A}))
     assert some.observe(A, Evidence.ANSWERED, 30.0)
-    assert some.pulses[A].contact is Status.ALIVE
+    assert some.health[A].contact is Status.ALIVE
     assert some.start_due_probes(30.1) == []
 
 
@@ -208,75 +208,75 @@ def test_a_node_that_dies_out_of_our_reach_is_lost() -> None:
     some = knowing(A, B)
     story(some, 20.0, proven=frozenset({A}))
     story(some, 50.0, since=20.0, dead=frozenset({A}))
-    assert some.pulses[A].contact is Status.LOST
+    assert some.health[A].contact is Status.LOST
 
 
 def test_a_new_connection_to_a_node_out_of_reach_is_tried_at_once() -> None:
     some = knowing(A, B)
     story(some, 60.0, proven=frozenset({A}))
     some.observe(A, Evidence.LINKED, 60.1)
-    assert some.pulses[A].contact is Status.UNREACHABLE
+    assert some.health[A].contact is Status.UNREACHABLE
     assert A in some.start_due_probes(60.1)
 
 
 def test_a_request_that_waits_makes_us_probe_at_once_but_not_over_and_over() -> None:
     some = knowing(A)
     some.observe(A, Evidence.ANSWERED, 10.0)
-    assert some.look(A, 10.1)
-    assert not some.look(A, 10.2)
+    assert some.request_probe(A, 10.1)
+    assert not some.request_probe(A, 10.2)
     assert some.start_due_probes(10.2) == [A]
     some.observe(A, Evidence.ANSWERED, 10.3)
-    assert some.look(A, 10.2 + LOOK)
+    assert some.request_probe(A, 10.2 + LOOK)
 
 
 def test_a_node_that_left_our_probe_unanswered_is_silent_until_it_answers_whatever_others_prove() -> (
     None
 ):
     some = knowing(A)
-    some.look(A, 1.0)
+    some.request_probe(A, 1.0)
     some.start_due_probes(1.0)
     some.observe(A, Evidence.MISSED, 1.8)
     some.observe(A, Evidence.PROVEN, 1.9)
-    assert some.silent(A)
+    assert some.is_silent(A)
     some.observe(A, Evidence.ANSWERED, 2.0)
-    assert not some.silent(A)
-    assert not some.silent(B)
+    assert not some.is_silent(A)
+    assert not some.is_silent(B)
 
 
 def test_a_closed_connection_or_a_failed_request_is_no_silence() -> None:
     some = knowing(A, B)
     some.observe(A, Evidence.PARTED, 1.0)
     some.observe(B, Evidence.FAILED, 1.0)
-    assert not some.silent(A)
-    assert not some.silent(B)
+    assert not some.is_silent(A)
+    assert not some.is_silent(B)
 
 
 @pytest.mark.parametrize("node", [A, B, C])
 def test_strangers_lost_nodes_and_nodes_that_left_are_not_looked_for(node: PeerId) -> None:
     some = knowing(A, B, linked=False)
     some.tick(SETTINGS.lease + 1.0)
-    some.follow(B, heard=SETTINGS.lease, now=SETTINGS.lease + 1.0, left=True)
-    assert not some.look(node, SETTINGS.lease + 2.0)
+    some.note_record(B, heard_at=SETTINGS.lease, now=SETTINGS.lease + 1.0, has_left=True)
+    assert not some.request_probe(node, SETTINGS.lease + 2.0)
 
 
 def test_a_node_that_is_looked_for_is_dialled_and_one_merely_accused_is_left_to_helpers() -> None:
     some = knowing(A, B, linked=False)
-    some.look(A, 1.0)
+    some.request_probe(A, 1.0)
     some.note_doubt(B, 1.0)
     assert some.start_due_probes(1.5) == [A, B]
     some.tick(1.5)
-    assert next(some.round(A, {C: 0.1})) == ProbeStep(OwnProbe.DIAL, (C,))
-    assert next(some.round(B, {C: 0.1})) == ProbeStep(OwnProbe.NOTHING, (C,))
+    assert next(some.probe_round(A, {C: 0.1})) == ProbeStep(OwnProbe.DIAL, (C,))
+    assert next(some.probe_round(B, {C: 0.1})) == ProbeStep(OwnProbe.NOTHING, (C,))
 
 
 def test_the_helper_whose_proof_came_before_is_asked_first() -> None:
     some = knowing(A)
     some.note_proof(A, C)
     some.observe(A, Evidence.MISSED, 0.0)
-    some.look(A, 1.0)
+    some.request_probe(A, 1.0)
     some.start_due_probes(1.0)
     crowd = {PeerId(f"peer-{number}"): 0.1 for number in range(50)}
-    assert next(some.round(A, {**crowd, C: 0.1})).helpers[0] == C
+    assert next(some.probe_round(A, {**crowd, C: 0.1})).helpers[0] == C
 
 
 # Doubts.
@@ -287,7 +287,7 @@ def test_another_nodes_doubt_makes_us_probe_and_changes_nothing_else() -> None:
     some.note_doubt(A, 1.0)
     some.tick(1.0)
     assert some.start_due_probes(1.0) == []
-    assert some.pulses[A].contact is Status.ALIVE
+    assert some.health[A].contact is Status.ALIVE
     assert some.start_due_probes(1.0 + SETTINGS.probe_timeout) == [A]
 
 
@@ -307,7 +307,7 @@ def test_doubts_without_end_cost_one_probe_in_the_time_of_suspicion() -> None:
         for node in some.start_due_probes(tenth / 10):
             probed += 1
             some.observe(node, Evidence.ANSWERED, tenth / 10)
-            some.ended(node, tenth / 10)
+            some.end_probe(node, tenth / 10)
     assert probed <= 30 / SETTINGS.suspicion + 1
 
 
@@ -315,8 +315,8 @@ def test_a_node_that_misses_many_at_once_accuses_none_and_waits_longer() -> None
     few, many = knowing(A), knowing(A, B, C, D)
     for some in (few, many):
         steps(some, SETTINGS.suspicion + 4.0, dead=frozenset({A, B, C, D}))
-    assert few.pulses[A].contact is Status.LOST
-    waiting = [node for node in (A, B, C, D) if many.pulses[node].contact is Status.SUSPECT]
+    assert few.health[A].contact is Status.LOST
+    waiting = [node for node in (A, B, C, D) if many.health[node].contact is Status.SUSPECT]
     assert waiting
     assert many.take_due_doubts(100.0) == []
 
@@ -329,7 +329,7 @@ def test_a_doubt_while_we_mistrust_ourselves_is_announced_later_unless_the_node_
     some.note_stall(1.0, 0.9)
     some.observe(A, Evidence.PARTED, 1.0)
     steps(some, 9.0, dead=frozenset({A}))
-    assert some.pulses[A].contact is Status.LOST
+    assert some.health[A].contact is Status.LOST
     assert some.take_due_doubts(9.0) == []
     if speaks:
         some.observe(A, Evidence.WORD, 9.1)
@@ -366,7 +366,7 @@ def test_a_node_that_stood_still_takes_no_other_for_silent() -> None:
 
 def test_a_node_that_said_goodbye_is_not_looked_for() -> None:
     some = knowing(A)
-    some.follow(A, heard=1.0, now=1.0, left=True)
+    some.note_record(A, heard_at=1.0, now=1.0, has_left=True)
     some.observe(A, Evidence.PARTED, 1.1)
     some.note_doubt(A, 1.2)
     assert steps(some, 10.0) == []
@@ -377,17 +377,17 @@ def test_hearsay_counts_only_for_a_followed_node_that_we_never_heard() -> None:
     some.tick(SETTINGS.lease + 1.0)
     some.restore(B, 0.0)
     now = SETTINGS.lease + 2.0
-    assert not some.told(A, now, now)
-    assert not some.told(B, now - SETTINGS.lease - 1.0, now)
-    assert some.told(B, now - 1.0, now)
-    assert some.pulses[B].contact is Status.ALIVE
-    assert not some.told(C, now, now)
+    assert not some.note_hearsay(A, now, now)
+    assert not some.note_hearsay(B, now - SETTINGS.lease - 1.0, now)
+    assert some.note_hearsay(B, now - 1.0, now)
+    assert some.health[B].contact is Status.ALIVE
+    assert not some.note_hearsay(C, now, now)
 
 
 def test_among_many_the_lease_grows_as_heartbeats_become_rarer() -> None:
     some = members()
     for number in range(49):
-        some.follow(PeerId(f"peer-{number}"), heard=0.0, now=0.0, left=False)
+        some.note_record(PeerId(f"peer-{number}"), heard_at=0.0, now=0.0, has_left=False)
     some.tick(1.0)
     assert some.rarity == 10.0
     assert some.lease == 10.0 * SETTINGS.lease
@@ -406,15 +406,18 @@ def test_whatever_is_seen_something_is_due_only_when_there_is_something_to_do(st
         some.tick(now)
         some.observe(node, evidence, now)
         for probed in some.start_due_probes(now)[:1]:
-            some.ended(probed, now)
+            some.end_probe(probed, now)
         some.take_due_doubts(now)
-        due = some.due()
+        due = some.next_due()
         if due == inf:
             continue
         now = max(now, due)
         changed = some.tick(now)
         assert (
-            changed or some.start_due_probes(now) or some.take_due_doubts(now) or some.due() > now
+            changed
+            or some.start_due_probes(now)
+            or some.take_due_doubts(now)
+            or some.next_due() > now
         )
         assert len(some._running) <= 3
 
@@ -422,7 +425,7 @@ def test_whatever_is_seen_something_is_due_only_when_there_is_something_to_do(st
 def test_the_lease_grows_with_the_mesh_until_it_is_a_week() -> None:
     some = Membership(RegistrySettings(lease=14_400, heartbeat=3_600), lambda: 0.5)
     for number in range(299):
-        some.follow(PeerId(str(number)), heard=0.0, now=0.0, left=False)
+        some.note_record(PeerId(str(number)), heard_at=0.0, now=0.0, has_left=False)
         if number == 98:
             some.tick(1.0)
             assert some.lease == 14_400 * 100 / FEW

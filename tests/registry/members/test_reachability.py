@@ -46,7 +46,7 @@ class Mesh:
         for one in self.nodes:
             one.announce(self.now, standing=Standing.SERVING)
         for one, other in permutations(self.nodes, 2):
-            one.learn(other.catalog.held[other.peer], heard=self.now, now=self.now)
+            one.merge_record(other.catalog.held[other.peer], heard_at=self.now, now=self.now)
             one.observe(other.peer, Evidence.LINKED, self.now)
 
     def carries(self, one: int, other: int) -> bool:
@@ -63,7 +63,7 @@ class Mesh:
 
     def view(self) -> dict[tuple[int, int], Status]:
         return {
-            (one, other): self.nodes[one].pulses()[self.nodes[other].peer].contact
+            (one, other): self.nodes[one].member_health()[self.nodes[other].peer].contact
             for one, other in permutations(range(len(self.nodes)), 2)
             if one not in self.dead
         }
@@ -90,7 +90,7 @@ class Mesh:
     def _probe(self, number: int, other: int) -> None:
         one, peer = self.nodes[number], self.nodes[other].peer
         connected = {self.nodes[b].peer: 0.05 for a, b in sorted(self.links) if a == number}
-        going, found = one.members.round(peer, connected), Found()
+        going, found = one.members.probe_round(peer, connected), Found()
         try:
             step = next(going)
             while True:
@@ -103,7 +103,7 @@ class Mesh:
                         self._unlink(number, other)
                 step = going.send(found)
         except StopIteration:
-            one.members.ended(peer, self.now)
+            one.members.end_probe(peer, self.now)
 
     def _attempt(
         self, number: int, other: int, own: OwnProbe, helpers: Collection[PeerId]
@@ -123,7 +123,7 @@ class Mesh:
         for helper in map(self._number, helpers):
             linked = (helper, other) in self.links
             if linked and self.carries(number, helper) and self.carries(helper, other):
-                one.note_proof(peer, self.nodes[helper].peer, self.now, asked=self.now)
+                one.note_proof(peer, self.nodes[helper].peer, self.now, asked_at=self.now)
                 proven = True
         return Found(reached, proven)
 

@@ -20,26 +20,26 @@ def doubts(jitter: Callable[[], float] = lambda: 0.5) -> Suspicion:
 
 def test_a_node_that_was_connected_lately_announces_its_doubt_once_and_a_little_later() -> None:
     some = doubts()
-    some.parted(A, 1.0)
-    some.unreached(A, 1.1, heard=0.5, linked=False)
-    some.unreached(B, 1.1, heard=0.5, linked=True)
-    assert some.said(1.1) == []
-    assert some.said(1.1 + LATER) == [A, B]
-    assert some.due() == inf
-    some.unreached(A, 2.5, heard=0.5, linked=False)
-    assert some.said(inf) == []
+    some.note_disconnected(A, 1.0)
+    some.schedule_doubt(A, 1.1, heard_at=0.5, linked=False)
+    some.schedule_doubt(B, 1.1, heard_at=0.5, linked=True)
+    assert some.take_due(1.1) == []
+    assert some.take_due(1.1 + LATER) == [A, B]
+    assert some.next_due() == inf
+    some.schedule_doubt(A, 2.5, heard_at=0.5, linked=False)
+    assert some.take_due(inf) == []
     # The doubted node spoke meanwhile, so this is another doubt.
-    some.unreached(A, 2.6, heard=2.0, linked=False)
-    assert some.said(inf) == [A]
+    some.schedule_doubt(A, 2.6, heard_at=2.0, linked=False)
+    assert some.take_due(inf) == [A]
 
 
 def test_a_node_that_was_not_connected_lately_announces_nothing() -> None:
     some = doubts()
-    some.parted(A, 1.0)
+    some.note_disconnected(A, 1.0)
     some.tick(1.1 + NEAR * SETTINGS.suspicion)
-    some.unreached(A, 50.0, heard=0.5, linked=False)
-    some.unreached(B, 50.0, heard=0.5, linked=False)
-    assert some.due() == inf
+    some.schedule_doubt(A, 50.0, heard_at=0.5, linked=False)
+    some.schedule_doubt(B, 50.0, heard_at=0.5, linked=False)
+    assert some.next_due() == inf
 
 
 def test_a_node_that_heard_anothers_doubt_announces_none_whether_it_had_probed_before_or_not() -> (
@@ -48,17 +48,17 @@ def test_a_node_that_heard_anothers_doubt_announces_none_whether_it_had_probed_b
     for looked_first in (True, False):
         some = doubts()
         if looked_first:
-            some.unreached(A, 1.0, heard=0.5, linked=True)
-        assert some.hear(A, 1.1) == 1.1
-        some.unreached(A, 1.2, heard=0.5, linked=True)
-        assert some.said(10.0) == []
+            some.schedule_doubt(A, 1.0, heard_at=0.5, linked=True)
+        assert some.note_doubt(A, 1.1) == 1.1
+        some.schedule_doubt(A, 1.2, heard_at=0.5, linked=True)
+        assert some.take_due(10.0) == []
 
 
 def test_a_doubt_is_not_announced_once_the_doubted_node_has_spoken() -> None:
     some = doubts()
-    some.unreached(A, 1.0, heard=0.5, linked=True)
-    some.settle(A)
-    assert some.said(10.0) == []
+    some.schedule_doubt(A, 1.0, heard_at=0.5, linked=True)
+    some.cancel_doubt(A)
+    assert some.take_due(10.0) == []
 
 
 def test_of_ten_nodes_that_notice_at_once_a_few_announce_it() -> None:
@@ -72,13 +72,13 @@ def test_another_nodes_doubts_count_once_in_the_time_of_suspicion_and_are_forgot
     None
 ):
     some = doubts()
-    assert some.hear(A, 1.0) == 1.0
-    assert some.hear(A, 2.0) == some.hear(A, 3.0) == 1.0 + SETTINGS.suspicion
+    assert some.note_doubt(A, 1.0) == 1.0
+    assert some.note_doubt(A, 2.0) == some.note_doubt(A, 3.0) == 1.0 + SETTINGS.suspicion
     later = 1.1 + SETTINGS.suspicion
     some.tick(later)
-    assert some.hear(A, later) == later
+    assert some.note_doubt(A, later) == later
     some.forget(A)
-    assert some.hear(A, 4.2) == 4.2
+    assert some.note_doubt(A, 4.2) == 4.2
 
 
 PEERS = [PeerId(f"peer-{number}") for number in range(10)]
@@ -87,7 +87,7 @@ PEERS = [PeerId(f"peer-{number}") for number in range(10)]
 def after(missed: int, answered: int) -> Awareness:
     one = Awareness()
     for place, peer in enumerate(PEERS[: missed + answered]):
-        one.note(peer, answered=place >= missed, now=1.0)
+        one.note_probe(peer, answered=place >= missed, now=1.0)
     return one
 
 
@@ -104,7 +104,7 @@ def test_many_silent_peers_make_us_mistrust_ourselves_unless_most_answer() -> No
 def test_mistrust_ends_with_answers_and_with_time() -> None:
     one = after(MANY, 0)
     assert one.factor(1.0 + WINDOW + 0.1) == 1.0
-    one.note(PEERS[0], answered=True, now=2.0)
+    one.note_probe(PEERS[0], answered=True, now=2.0)
     assert one.factor(2.0) == 1.0
 
 
@@ -121,5 +121,5 @@ def test_a_node_that_stood_still_is_more_patient_for_a_while(
 def test_what_is_remembered_is_bounded_by_time() -> None:
     one = Awareness()
     for number in range(10_000):
-        one.note(PeerId(str(number)), answered=False, now=float(number))
+        one.note_probe(PeerId(str(number)), answered=False, now=float(number))
     assert len(one._outcomes) <= WINDOW + 1

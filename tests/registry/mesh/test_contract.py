@@ -67,9 +67,9 @@ async def test_a_mesh_says_how_many_tasks_it_has_of_its_own_and_none_once_it_is_
 ) -> None:
     seat = await world.seat("first")
     own_loop = isinstance(world, LibP2PWorld)
-    await until(lambda: (seat.mesh.tasks() > 0) is own_loop)
+    await until(lambda: (seat.mesh.task_count() > 0) is own_loop)
     await seat.mesh.stop()
-    assert seat.mesh.tasks() == 0
+    assert seat.mesh.task_count() == 0
 
 
 async def test_a_mesh_says_which_protocols_it_speaks_and_what_its_peers_said(world: World) -> None:
@@ -140,7 +140,9 @@ async def test_keep_connects_to_the_peers_that_it_names(world: World) -> None:
     first = await world.seat("first")
     second = await world.seat("second")
     third = await world.seat("third")
-    third.mesh.keep(first.mesh.addresses() + second.mesh.addresses() + third.mesh.addresses())
+    third.mesh.set_neighbours(
+        first.mesh.addresses() + second.mesh.addresses() + third.mesh.addresses()
+    )
     await joined(third, first)
     await joined(third, second)
 
@@ -148,10 +150,10 @@ async def test_keep_connects_to_the_peers_that_it_names(world: World) -> None:
 async def test_pinned_addresses_take_the_place_of_those_configured(world: World) -> None:
     first, second, third = [await world.seat(name) for name in ("first", "second", "third")]
     fourth = await world.seat("fourth", first)
-    fourth.mesh.pin(second.mesh.addresses())
+    fourth.mesh.set_bootstrap(second.mesh.addresses())
     await joined(fourth, second)
     await fourth.mesh.disconnect(first.mesh.peer)
-    fourth.mesh.pin(second.mesh.addresses() + third.mesh.addresses())
+    fourth.mesh.set_bootstrap(second.mesh.addresses() + third.mesh.addresses())
     # A dial takes longer than the pause after which a lost peer would be dialled again.
     await joined(fourth, third)
     assert fourth.peers() == {second.mesh.peer, third.mesh.peer}
@@ -160,7 +162,7 @@ async def test_pinned_addresses_take_the_place_of_those_configured(world: World)
 async def test_a_connection_tells_how_it_came_about(world: World) -> None:
     first, second, third = [await world.seat(name) for name in ("first", "second", "third")]
     fourth = await world.seat("fourth", first)
-    fourth.mesh.keep(second.mesh.addresses())
+    fourth.mesh.set_neighbours(second.mesh.addresses())
     await joined(fourth, second)
     await fourth.mesh.connect(third.mesh.addresses()[0], timeout=5)
     await joined(fourth, third)
@@ -416,7 +418,7 @@ async def test_frames_that_the_reader_has_no_time_for_are_dropped_and_counted(
     first = await world.seat("first")
     second = await world.seat("second", first, queue=16)
     async with asyncio.timeout(10):
-        while second.mesh.dropped() < 5:
+        while second.mesh.dropped_frames() < 5:
             await first.mesh.publish(b"one of many")
             await asyncio.sleep(0.01)
     await second.watch_some(16)
@@ -431,11 +433,11 @@ async def test_a_stopped_mesh_leaves_nothing_running_and_says_that_it_is_down(
     first = await world.seat("first")
     second = await world.seat("second", first)
     pipe = await second.mesh.open_pipe(first.mesh.peer, timeout=5)
-    assert second.mesh.running()
+    assert second.mesh.is_running()
     for seat in (first, second):
         await seat.mesh.stop()
         await seat.mesh.stop()
-        assert not seat.mesh.running()
+        assert not seat.mesh.is_running()
         assert seat.mesh.addresses() == ()
         assert seat.mesh.connections() == ()
     with pytest.raises(PeerUnreachable):

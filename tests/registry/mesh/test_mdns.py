@@ -163,8 +163,8 @@ async def test_lies_on_the_network_do_not_keep_nodes_apart(seat: Seating, swarm_
             noise.sendto(b"\0\0\x84\0" + os.urandom(length), NETWORK)
     second = await seat("second")
     await until(lambda: bool(first.peers() and second.peers()))
-    assert first.mesh.running()
-    assert second.mesh.running()
+    assert first.mesh.is_running()
+    assert second.mesh.is_running()
     await liar.async_close()
 
 

@@ -81,7 +81,7 @@ async def test_a_failed_mesh_comes_back_and_says_so() -> None:
     net = MemoryNet()
     first, second, _ = await seats(net)
     second.fail()
-    assert not second.running()
+    assert not second.is_running()
     assert first.connections() == ()
     second.recover()
     assert {c.peer for c in first.connections()} == {second.peer}

@@ -299,7 +299,7 @@ async def _complaint(store: Store) -> str:
     """Return all that a log could show of a failed write."""
     with pytest.raises(StoreUnavailable) as failed:
         await store.write(EPOCH)
-    return "".join(traceback.format_exception(failed.value)) + failed.value.told
+    return "".join(traceback.format_exception(failed.value)) + failed.value.public_reason
 
 
 async def _quote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -182,7 +182,7 @@ async def test_a_worker_describes_itself(beside: Subject) -> None:
     assert worker is not None
     said = await beside.dialect.describe(worker)
     assert said is not None
-    assert said.of(worker).context >= 0
+    assert said.model_of(worker).context >= 0
 
 
 async def test_a_dialect_that_recognises_workers_knows_its_own_and_no_worker_at_an_empty_port(

@@ -378,7 +378,7 @@ def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, n: int)
     form = TextForm("x", 1, "m", Kind.CHAT)
     whole_answer = partial(all_of_it, asked, 0)
     tellers: list[Callable[[bytes], list[Event]]] = [
-        ChoiceReader(asked, part).take,
+        ChoiceReader(asked, part).feed,
         lambda body: whole_answer(body, lambda _: ""),
     ]
     for tell in tellers:
@@ -386,7 +386,7 @@ def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, n: int)
             events = tell(orjson.dumps(said))
         except WorkerError:
             continue
-        written, spent = form.whole(events)
+        written, spent = form.whole_answer(events)
         assert orjson.loads(written)["usage"]["prompt_tokens"] == spent.prompt
         assert 0 <= spent.prompt <= 2**54
         assert all(map(form.event, events))

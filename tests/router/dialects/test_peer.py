@@ -234,9 +234,9 @@ async def test_a_request_can_be_prepared_once_the_way_to_its_node_is_proven() ->
         assert connection is not None
         node.says = {"x-modelvine-load": "in_flight=3;queued=0;slots=8;rate=41.2"}
         reply = connection.begin(call.head, call.body)
-        assert peer.whole(candidate, reply) is None
+        assert peer.answer_if_complete(candidate, reply) is None
         await until(lambda: reply.complete)
-        whole_one = peer.whole(candidate, reply)
+        whole_one = peer.answer_if_complete(candidate, reply)
         assert whole_one is not None
         assert whole_one.load == Load(3, 0, 8, 41.2, None)
 

@@ -274,7 +274,7 @@ async def test_a_worker_with_a_request_in_flight_is_alive_though_it_answers_no_p
 def test_any_message_is_an_answer_or_a_failure(junk):
     asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"a"}'))
     try:
-        reply = methods_of(REMOTELLM)["Generate"].told.FromString(junk)
+        reply = methods_of(REMOTELLM)["Generate"].reply_class.FromString(junk)
     except DecodeError:
         return
     with suppress(WorkerError):

@@ -652,7 +652,7 @@ async def test_a_nonsensical_info_describes_nothing_and_an_absent_worker_is_to_b
 def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
     body = orjson.dumps({"model": "llama", **HELLO, **ONCE})
     with pytest.raises(WorkerFailed):
-        ChoiceReader(read(chat(kind=kind, body=body)), part).take(said)
+        ChoiceReader(read(chat(kind=kind, body=body)), part).feed(said)
 
 
 @pytest.mark.parametrize(
@@ -661,7 +661,7 @@ def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
 def test_usage_without_valid_details_is_estimated(details: bytes) -> None:
     asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}'))
     said = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
-    *_, spent = ChoiceReader(asked, part).take(said)
+    *_, spent = ChoiceReader(asked, part).feed(said)
     assert spent == Usage(2, 1, estimated=True)
 
 
@@ -695,14 +695,14 @@ def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, kind: K
     form = TextForm("x", 1, "m", kind)
     body = orjson.dumps(said)
     for tell in (
-        ChoiceReader(asked, part).take,
+        ChoiceReader(asked, part).feed,
         partial(in_one_piece, asked, 0, header=lambda _: "5"),
     ):
         try:
             events = tell(body)
         except WorkerError:
             continue
-        written, spent = form.whole(events)
+        written, spent = form.whole_answer(events)
         assert orjson.loads(written)["usage"]["prompt_tokens"] == spent.prompt
         assert 0 <= spent.prompt <= 2**53
         assert 0 <= spent.completion <= 2**53

@@ -24,7 +24,7 @@ def last(**details) -> bytes:
 
 def took(stream: bytes) -> Usage:
     tokens = StreamUsage(hidden=False, tells=PASSING.streamed.tells(ASKED))
-    assert tokens.passing(stream) == stream
+    assert tokens.inspect(stream) == stream
     return tokens.usage()
 
 

@@ -46,10 +46,10 @@ class Pool:
     def __init__(self) -> None:
         self.freed = 0
 
-    def free(self, _: Connection) -> None:
+    def release(self, _: Connection) -> None:
         self.freed += 1
 
-    def lost(self, _: Connection) -> None:
+    def discard(self, _: Connection) -> None:
         return
 
 

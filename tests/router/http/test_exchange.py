@@ -65,7 +65,7 @@ async def test_the_rest_of_a_complete_answer_is_empty_however_often_it_is_read()
 
 async def test_an_answer_leaves_no_timer_however_often_its_rest_is_requested() -> None:
     timers = Timers()
-    source = SimpleNamespace(loop=timers.loop, prompt=False, abort=lambda: None)
+    source = SimpleNamespace(loop=timers.loop, can_run_inline=False, abort=lambda: None)
     exchange = Exchange(Reply(source), QUICK, timers.loop.time() + 60, timers)
     for _ in range(2):
         exchange.rest(0)

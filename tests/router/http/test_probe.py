@@ -56,7 +56,7 @@ async def test_an_answer_is_summed_up_in_a_few_words(said: bytes, came: str) -> 
         writer.write(said)
 
     async with raw(serve) as url, links() as ours:
-        assert (await send_probe(ours.workers, WORKER, URL(url))).came == came
+        assert (await send_probe(ours.workers, WORKER, URL(url))).summary == came
 
 
 async def test_a_server_that_accepts_but_says_nothing_is_silent_and_one_that_is_not_there_is_not() -> (
@@ -86,4 +86,4 @@ async def test_an_endless_answer_is_cut_off() -> None:
 
 def test_a_refusal_for_lack_of_a_key_explains_how_to_give_one() -> None:
     for status in (401, 403):
-        assert "--header" in ProbeResult(status).came
+        assert "--header" in ProbeResult(status).summary

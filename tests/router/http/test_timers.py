@@ -196,7 +196,7 @@ def test_giving_up_ends_every_wait_at_once_with_given_up():
         waits = [asyncio.ensure_future(body()) for _ in range(3)]
         await asyncio.sleep(0)
         began = loop.time()
-        deadlines.give_up()
+        deadlines.end_waits()
         outcomes = await asyncio.gather(*waits, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {WaitEnded}
         assert loop.time() - began < LONG / 2

@@ -33,7 +33,7 @@ class Words:
 
     ended = False
 
-    def take(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[Event]:
         if data == b"!":
             raise WorkerFailed("it failed")
         if data == b"call":
@@ -62,7 +62,9 @@ async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tu
 
     async with raw(serve) as url, links() as ours:
         address = URL(url)
-        call = Call(ours.workers.of(address), request_head(request_start(address), {}, 2), b"{}")
+        call = Call(
+            ours.workers.pool_for(address), request_head(request_start(address), {}, 2), b"{}"
+        )
         async with SentCall(call, QUICK, ours.deadlines, read) as answer:
             return answer, await whole(answer)
 

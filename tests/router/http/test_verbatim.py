@@ -55,7 +55,7 @@ async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bo
         return await read(exchange, PASSING, SAID, streams=streams, max_event_bytes=64)
 
     async with raw(serve) as url, links() as ours:
-        place = ours.workers.of(URL(url))
+        place = ours.workers.pool_for(URL(url))
         call = Call(place, request_head(request_start(URL(url)), {}, 0), b"")
         async with SentCall(call, QUICK, ours.deadlines, look) as answer:
             return answer, await whole(answer)

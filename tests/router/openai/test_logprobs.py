@@ -124,18 +124,18 @@ def test_any_json_of_a_worker_is_read(said: object) -> None:
 
 def test_tokens_are_returned_once_all_of_their_text_is_shown() -> None:
     shown = HeldTokens(3)
-    assert shown.take(WORDS[:1], 4) == ()
+    assert shown.feed(WORDS[:1], 4) == ()
     assert shown.start == 3
-    assert shown.take(WORDS[1:], 1) == WORDS[:1]
+    assert shown.feed(WORDS[1:], 1) == WORDS[:1]
     assert shown.start == 8
-    assert shown.take((), 2) == WORDS[1:]
-    assert shown.rest() == ()
+    assert shown.feed((), 2) == WORDS[1:]
+    assert shown.flush() == ()
 
 
 def test_tokens_longer_than_the_shown_text_are_returned_at_the_end() -> None:
     shown = HeldTokens()
-    assert shown.take((Token("too long"),), 3) == ()
-    assert shown.rest() == (Token("too long"),)
+    assert shown.feed((Token("too long"),), 3) == ()
+    assert shown.flush() == (Token("too long"),)
 
 
 @given(st.lists(st.text(max_size=4)), st.data())
@@ -146,7 +146,7 @@ def test_no_token_is_lost_or_returned_twice(texts: list[str], data: st.DataObjec
         hidden += len(token.text)
         now = data.draw(st.integers(0, hidden))
         hidden -= now
-        told += shown.take([token], now)
+        told += shown.feed([token], now)
         assert len("".join(token.text for token in told)) == shown.start
-    told += shown.take([], hidden)
+    told += shown.feed([], hidden)
     assert told == tokens

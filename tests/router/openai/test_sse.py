@@ -50,7 +50,7 @@ def test_what_ends_within_all_that_came_is_passed_on(chunks: list[bytes]) -> Non
     for chunk in chunks:
         held += chunk
         end = max(held.rfind(mark) + len(mark) if mark in held else 0 for mark in EVENT_ENDS)
-        assert events.take(chunk) == held[:end]
+        assert events.feed(chunk) == held[:end]
         held = held[end:]
         assert events.rest == held
 
@@ -96,7 +96,7 @@ def test_an_event_beyond_the_limit_is_refused_and_many_small_ones_are_not() -> N
 
 def opening(chunks: list[bytes]) -> bytes:
     said = FirstDataDetector()
-    return next(filter(None, map(said.take, chunks)), b"")
+    return next(filter(None, map(said.feed, chunks)), b"")
 
 
 @given(streams, st.lists(st.integers(0, 200), max_size=12))
@@ -121,9 +121,9 @@ def test_comments_and_blank_lines_are_no_data_however_long_they_are() -> None:
         b"event: data: x\n",
         b":" + b"data: x" * 99,
     ):
-        assert said.take(chunk) == b""
-    assert said.take(b'data:\n\ndata: {"er') == b""
-    assert said.take(b'ror": 1') == b'{"error"'
+        assert said.feed(chunk) == b""
+    assert said.feed(b'data:\n\ndata: {"er') == b""
+    assert said.feed(b'ror": 1') == b'{"error"'
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def heard(stream: bytes, size: int = 2**20) -> list[text_parser.Heard]:
     found = [
         event
         for start in range(0, len(stream), size)
-        for event in ear.take(stream[start : start + size])
+        for event in ear.feed(stream[start : start + size])
     ]
     return [*found, *ear.finish()]
 
@@ -40,7 +40,7 @@ def test_a_written_stream_is_read_back_whatever_the_size_of_its_chunks(form, siz
 
 @FORMS
 def test_a_written_whole_answer_is_read_back(form) -> None:
-    body, _ = form.whole(SAID)
+    body, _ = form.whole_answer(SAID)
     assert text_parser.parse_answer(form.kind, body) == [Delta("aü"), End("length"), Usage(3, 4)]
 
 
@@ -48,7 +48,7 @@ def test_tool_calls_are_read_in_both_forms() -> None:
     events = [ToolCall("c1", "look", "{}"), ToolCall("c2", "see", '{"a":1}'), End("tool_calls")]
     calls = [CallPart(0, "c1", "look", "{}"), CallPart(1, "c2", "see", '{"a":1}')]
     assert heard(CHAT.stream(events)) == [*calls, End("tool_calls")]
-    assert text_parser.parse_answer(Kind.CHAT, CHAT.whole(events)[0])[:3] == [
+    assert text_parser.parse_answer(Kind.CHAT, CHAT.whole_answer(events)[0])[:3] == [
         *calls,
         End("tool_calls"),
     ]
@@ -135,7 +135,7 @@ def test_other_content_is_a_failure(content) -> None:
 
 def test_events_after_done_are_ignored() -> None:
     ear = text_parser.TextStreamParser(max_event_bytes=1000)
-    assert ear.take(DONE + CHAT.event(Delta("late"))) == []
+    assert ear.feed(DONE + CHAT.event(Delta("late"))) == []
     assert ear.ended
 
 
@@ -165,7 +165,7 @@ def test_a_stream_in_another_form_is_a_failure(event) -> None:
 
 def test_an_endless_event_is_a_failure() -> None:
     with pytest.raises(WorkerFailed):
-        text_parser.TextStreamParser(max_event_bytes=100).take(b"data: " + b"a" * 200)
+        text_parser.TextStreamParser(max_event_bytes=100).feed(b"data: " + b"a" * 200)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_text_finish_reason_and_usage_are_taken_from_the_events() -> None:
 @pytest.mark.parametrize("end", [End("stop", 0, "\n\n"), End("length")])
 def test_the_stop_string_that_ended_a_text_is_passed_in_vllms_form(form, end):
     said = [Delta("a"), end, Usage(1, 1)]
-    assert text_parser.parse_answer(form.kind, form.whole(said)[0]) == said
+    assert text_parser.parse_answer(form.kind, form.whole_answer(said)[0]) == said
     assert heard(form.stream(said)) == said
 
 
@@ -239,8 +239,8 @@ def test_a_stop_reason_counts_only_if_it_is_the_string_that_ended_the_text(told,
 )
 def test_a_stream_without_a_finish_reason_or_done_is_incomplete(stream, whole):
     ear = text_parser.TextStreamParser(max_event_bytes=1000)
-    ear.take(stream)
-    assert ear.whole is whole
+    ear.feed(stream)
+    assert ear.may_end is whole
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{"])

@@ -56,7 +56,7 @@ def test_a_whole_answer_is_the_sum_of_its_parts() -> None:
         Usage(1, 2),
         Usage(1, 3),
     ]
-    body, spent = COMPLETION.whole(events)
+    body, spent = COMPLETION.whole_answer(events)
     answer = orjson.loads(body)
     assert [choice["text"] for choice in answer["choices"]] == ["ac", "b"]
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length", "stop"]
@@ -75,7 +75,7 @@ def test_tool_calls_are_numbered_in_a_stream_and_replace_the_text_of_a_whole_ans
     calls = [said(chunk + b"\n\n") for chunk in chunks][1:3]
     assert [c["choices"][0]["delta"]["tool_calls"][0]["index"] for c in calls] == [0, 1]
     assert (done + b"\n\n", end) == (DONE, b"")
-    [choice] = orjson.loads(CHAT.whole(events)[0])["choices"]
+    [choice] = orjson.loads(CHAT.whole_answer(events)[0])["choices"]
     assert choice["message"]["content"] is None
     assert [call["id"] for call in choice["message"]["tool_calls"]] == ["c1", "c2"]
 

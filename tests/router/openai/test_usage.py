@@ -109,16 +109,16 @@ def test_a_long_answer_that_ends_in_nonsense_has_no_usage() -> None:
 
 def test_the_usage_event_that_the_router_requested_is_removed_and_all_others_stay() -> None:
     tokens = StreamUsage(hidden=True)
-    assert tokens.passing(WORD) == WORD
-    assert tokens.passing(WORD + TOLD + DONE) == WORD + DONE
-    assert tokens.passing(b"") == b""
+    assert tokens.inspect(WORD) == WORD
+    assert tokens.inspect(WORD + TOLD + DONE) == WORD + DONE
+    assert tokens.inspect(b"") == b""
     assert tokens.usage() == Usage(5, 6)
 
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=6))
 def test_events_in_one_chunk_are_read_as_in_chunks_of_their_own(events: list[bytes]) -> None:
     together, apart = StreamUsage(hidden=True), StreamUsage(hidden=True)
-    assert together.passing(b"".join(events)) == b"".join(map(apart.passing, events))
+    assert together.inspect(b"".join(events)) == b"".join(map(apart.inspect, events))
     assert together.usage() == apart.usage()
 
 
@@ -133,21 +133,21 @@ def test_a_number_of_tokens_beyond_53_bits_is_no_usage(more: int) -> None:
 
 def test_a_caller_that_asked_for_usage_gets_every_byte() -> None:
     tokens = StreamUsage(hidden=False)
-    assert tokens.passing(WORD + TOLD + DONE) == WORD + TOLD + DONE
+    assert tokens.inspect(WORD + TOLD + DONE) == WORD + TOLD + DONE
     assert tokens.usage() == Usage(5, 6)
 
 
 def test_usage_in_an_event_with_a_choice_stays_in_it() -> None:
     last = TOLD.replace(b"[]", b'[{"finish_reason":"stop"}]')
     tokens = StreamUsage(hidden=True)
-    assert tokens.passing(last) == last
+    assert tokens.inspect(last) == last
     assert tokens.usage() == Usage(5, 6)
 
 
 def test_the_last_usage_of_a_stream_counts_and_only_once() -> None:
     tokens = StreamUsage(hidden=False)
     for number in range(3):
-        tokens.passing(TOLD.replace(b"6", b"%d" % number))
+        tokens.inspect(TOLD.replace(b"6", b"%d" % number))
     assert tokens.usage() == tokens.usage() == Usage(5, 2)
 
 
@@ -155,7 +155,7 @@ def test_a_stream_without_usage_is_estimated_from_its_number_of_events() -> None
     tokens = StreamUsage(hidden=True)
     tokens.events = 7
     quoted = rb'data: {"choices":[{"delta":{"content":"\"prompt_tokens\": 5"}}]}' + b"\n\n"
-    assert tokens.passing(quoted) == quoted
+    assert tokens.inspect(quoted) == quoted
     assert tokens.usage() == Usage(0, 7, estimated=True)
 
 
@@ -163,19 +163,19 @@ def test_a_stream_without_usage_is_estimated_from_its_number_of_events() -> None
 def test_nonsense_that_mentions_tokens_is_passed_on_and_gives_no_usage(nonsense: bytes) -> None:
     event = nonsense + b' "prompt_tokens"\n\n'
     tokens = StreamUsage(hidden=True)
-    assert tokens.passing(event) == event
+    assert tokens.inspect(event) == event
     assert tokens.usage().estimated
 
 
 def test_a_worker_that_refuses_the_option_is_sent_none_for_a_while() -> None:
     support = OptionSupport()
-    assert support.takes("w", 0.0)
+    assert support.should_send("w", 0.0)
     assert support.may_be_due_to_option("w", 400, b"no")
-    support.refused("w", 0.0)
-    assert not support.takes("w", ASK_AGAIN - 1)
-    assert support.takes("w", ASK_AGAIN)
+    support.record_refused("w", 0.0)
+    assert not support.should_send("w", ASK_AGAIN - 1)
+    assert support.should_send("w", ASK_AGAIN)
     support.record_accepted("w")
-    assert support.takes("w", ASK_AGAIN + 1)
+    assert support.should_send("w", ASK_AGAIN + 1)
 
 
 def test_a_refusal_by_a_worker_that_takes_the_option_is_due_to_it_only_if_it_names_it() -> None:
@@ -189,7 +189,7 @@ def test_a_refusal_by_a_worker_that_takes_the_option_is_due_to_it_only_if_it_nam
 def test_beyond_the_limit_of_remembered_workers_all_are_forgotten_and_sent_the_option() -> None:
     support = OptionSupport()
     for number in range(MAX_WORKERS):
-        support.refused(f"w{number}", 0.0)
-    assert not support.takes("w1", 1.0)
+        support.record_refused(f"w{number}", 0.0)
+    assert not support.should_send("w1", 1.0)
     support.record_accepted("one more")
-    assert support.takes("w1", 1.0)
+    assert support.should_send("w1", 1.0)

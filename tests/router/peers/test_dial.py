@@ -129,10 +129,10 @@ async def test_an_unknown_node_is_unreachable(world: World) -> None:
 async def test_checking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
     world: World,
 ) -> None:
-    assert await world.peers.relayed(THERE) is False
+    assert await world.peers.connects_through_relay(THERE) is False
     await world.other.start(no_answer, no_pipes)
     world.peers.retry_addresses(THERE)
-    assert await world.peers.relayed(THERE) is False
+    assert await world.peers.connects_through_relay(THERE) is False
     assert [connection.peer for connection in world.mesh.connections()] == [THERE]
 
 
@@ -153,7 +153,7 @@ async def test_the_node_that_proved_an_unreachable_peer_alive_is_the_first_asked
     await world.fails()
     assert world.mesh.dialled[0] == f"/p2p/{last}/p2p-circuit/p2p/{THERE}"
     assert len(world.mesh.dialled) == HELPERS_ASKED
-    assert world.peers.cut_off(THERE)
+    assert world.peers.is_cut_off(THERE)
     await world.other.start(no_answer, no_pipes)
     assert (await world.peers.open_pipe(THERE)).peer == THERE
     for helper in helpers:

@@ -38,7 +38,7 @@ class CutOff(NoMesh):
 
     cut: bool = True
 
-    def cut_off(self, peer: PeerId) -> bool:
+    def is_cut_off(self, peer: PeerId) -> bool:
         return self.cut
 
 
@@ -264,7 +264,7 @@ async def test_requests_stop_waiting_for_a_peer_that_is_given_up() -> None:
         worker.fail(delay_first=60.0)
         waiting = asyncio.ensure_future(answered(links, node))
         await until(lambda: len(worker.received) == 1)
-        links.give_up(node.identity.peer)
+        links.end_waits(node.identity.peer)
         with pytest.raises(WorkerUnreachable, match="stopped answering"):
             await waiting
 
@@ -273,5 +273,5 @@ async def test_an_answer_that_has_begun_goes_on_after_its_peer_is_given_up() -> 
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         worker.fail(delay_between=0.05)
         async with create(links).answer(chat(stream=True), at(node)) as answer:
-            links.give_up(node.identity.peer)
+            links.end_waits(node.identity.peer)
             assert (await whole(answer)).endswith(b"data: [DONE]\n\n")

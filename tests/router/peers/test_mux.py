@@ -183,7 +183,7 @@ class TestWindows:
         held = sum(self.ahead(pair, stream) for stream in streams)
         assert held <= EXTRA_BYTES + len(streams) * WINDOW
         for stream in streams:
-            pair.asked.cut(stream)
+            pair.asked.reset(stream)
         pair.carry()
         late = pair.asking.open()
         self.read(pair, late, 8 * MAX_WINDOW, 0.0)
@@ -197,7 +197,7 @@ class TestEnds:
             stream = pair.asking.open()
             pair.asking.send(stream, b"question")
             pair.carry()
-            (pair.asked if asked_cuts else pair.asking).cut(stream)
+            (pair.asked if asked_cuts else pair.asking).reset(stream)
             pair.carry()
             assert pair.events[-1] == StreamCut(stream, taken=True)
             assert len(pair.asking) == len(pair.asked) == 0
@@ -211,7 +211,7 @@ class TestEnds:
         pair.carry()
         for word in (b"the ", b"beginning"):
             pair.asked.send(number, word)
-        pair.asked.cut(number)
+        pair.asked.reset(number)
         pair.carry()
         assert pair.brought[False, number] == before + b"the beginning"
         assert pair.events[-1] == StreamCut(number, taken=True)

@@ -46,10 +46,10 @@ class Owner:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def begun(self, connection: MuxedConnection) -> None:
+    def add_connection(self, connection: MuxedConnection) -> None:
         self.told.append("begun")
 
-    def ended(self, connection: MuxedConnection) -> None:
+    def remove_connection(self, connection: MuxedConnection) -> None:
         self.told.append("ended")
 
 
@@ -128,7 +128,7 @@ async def turn() -> None:
 def streams(connection: MuxedConnection, count: int) -> list[Noted]:
     opened = [Noted() for _ in range(count)]
     for protocol in opened:
-        connection.stream(protocol)
+        connection.open_stream(protocol)
     return opened
 
 
@@ -164,7 +164,7 @@ async def test_a_reader_that_pauses_gets_the_rest_when_it_resumes(
     asking: MuxedConnection,
 ) -> None:
     little = Little()
-    asking.stream(little)
+    asking.open_stream(little)
     asking.data_received(data(1, b"0123456789"))
     asking.data_received(data(1, b"abc"))
     asking.data_received(data(1, b"def"))

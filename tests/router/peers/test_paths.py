@@ -33,10 +33,10 @@ async def way_to(
     crew = BackgroundTasks()
 
     class Relayed(NoMesh):
-        async def relayed(self, _: PeerId) -> bool:
+        async def connects_through_relay(self, _: PeerId) -> bool:
             return straight is None or not straight.is_set()
 
-        def cut_off(self, _: PeerId) -> bool:
+        def is_cut_off(self, _: PeerId) -> bool:
             return cut_off
 
     way = PeerPath(
@@ -44,7 +44,7 @@ async def way_to(
         client_context(OWN, certificate_of(THERE)),
         peers=Relayed(),
         peer=THERE.peer,
-        crew=crew,
+        tasks=crew,
         settings=QUICK,
         objection=objection,
     )
@@ -67,7 +67,7 @@ def address(node: PeerNode) -> URL:
 
 async def test_without_an_address_a_pipe_is_used(node: PeerNode) -> None:
     async with way_to(node) as way:
-        assert (await way.link([])).route is Route.RELAY
+        assert (await way.choose_link([])).route is Route.RELAY
         assert way._direct == Untried()
 
 
@@ -81,7 +81,7 @@ async def test_a_host_name_that_resolves_to_a_refused_address_is_not_connected_t
         return "loopback is our own" if address in ("127.0.0.1", "::1") else ""
 
     async with way_to(node, objection=objection) as way:
-        assert (await way.link([URL(f"https://localhost:{node.port}")])).route is Route.RELAY
+        assert (await way.choose_link([URL(f"https://localhost:{node.port}")])).route is Route.RELAY
         assert isinstance(way._direct, NoneAnswered)
     assert ("127.0.0.1", node.port) in asked
 
@@ -90,14 +90,14 @@ async def tried_again(way: PeerPath, *addresses: URL) -> Route:
     """Ask for a link once the pause is over, and let the new try end; return the route that was given meanwhile."""
     assert isinstance(way._direct, NoneAnswered)
     way._direct = NoneAnswered(until=0.0, pause=way._direct.pause, tried=way._direct.tried)
-    link = await way.link(list(addresses))
+    link = await way.choose_link(list(addresses))
     await until(lambda: not len(way._crew))
     return link.route
 
 
 async def test_no_request_waits_twice_for_an_address_that_does_not_answer(node: PeerNode) -> None:
     async with way_to(node) as way:
-        assert (await way.link([NOBODY])).route is Route.RELAY
+        assert (await way.choose_link([NOBODY])).route is Route.RELAY
         assert isinstance(way._direct, NoneAnswered)
         first = way._direct.pause
         assert await tried_again(way, NOBODY) is Route.RELAY
@@ -118,23 +118,23 @@ async def test_an_address_that_came_back_is_used_after_it_was_tried_again(node: 
     async with way_to(node) as way:
         later, tried = asyncio.get_running_loop().time() + 60, frozenset({address(node)})
         way._direct = NoneAnswered(until=later, pause=5.0, tried=tried)
-        assert (await way.link([address(node)])).route is Route.RELAY
+        assert (await way.choose_link([address(node)])).route is Route.RELAY
         assert way._direct == NoneAnswered(until=later, pause=5.0, tried=tried)
         assert await tried_again(way, address(node)) is Route.RELAY
-        link = await way.link([address(node)])
+        link = await way.choose_link([address(node)])
         assert (link.route, link.base) == (Route.DIRECT, address(node))
 
 
 async def test_a_new_address_is_waited_for_beside_one_that_failed(node: PeerNode) -> None:
     async with way_to(node) as way:
-        await way.link([NOBODY])
-        link = await way.link([NOBODY, address(node)])
+        await way.choose_link([NOBODY])
+        link = await way.choose_link([NOBODY, address(node)])
         assert (link.route, link.base) == (Route.DIRECT, address(node))
 
 
 async def test_at_first_contact_all_requests_wait_for_one_handshake(node: PeerNode) -> None:
     async with way_to(node) as way:
-        found = await asyncio.gather(*(way.link([address(node)]) for _ in range(5)))
+        found = await asyncio.gather(*(way.choose_link([address(node)]) for _ in range(5)))
         assert {link.route for link in found} == {Route.DIRECT}
 
 
@@ -142,7 +142,7 @@ async def test_a_failed_request_makes_only_a_proven_address_doubtful(
     node: PeerNode,
 ) -> None:
     async with way_to(node) as way:
-        await way.link([address(node)])
+        await way.choose_link([address(node)])
         assert isinstance(way._direct, Proven)
         way.recheck_address()
         assert way._direct == Untried()
@@ -153,10 +153,10 @@ async def test_a_failed_request_makes_only_a_proven_address_doubtful(
 
 async def test_an_address_that_the_record_no_longer_names_is_dropped(node: PeerNode) -> None:
     async with way_to(node) as way:
-        await way.link([address(node)])
+        await way.choose_link([address(node)])
         assert isinstance(way._direct, Proven)
         way._direct = Proven(replace(way._direct.link, base=NOBODY))
-        assert (await way.link([address(node)])).base == address(node)
+        assert (await way.choose_link([address(node)])).base == address(node)
 
 
 async def test_addresses_of_a_forgiven_peer_are_waited_for_again(node: PeerNode) -> None:
@@ -165,7 +165,7 @@ async def test_addresses_of_a_forgiven_peer_are_waited_for_again(node: PeerNode)
             asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)})
         )
         way.retry_addresses()
-        assert (await way.link([address(node)])).route is Route.DIRECT
+        assert (await way.choose_link([address(node)])).route is Route.DIRECT
 
 
 async def test_addresses_of_a_peer_that_is_cut_off_are_not_waited_for(
@@ -184,10 +184,10 @@ async def test_pipes_through_a_relay_are_not_reused_once_there_is_a_direct_way(
 ) -> None:
     straight = asyncio.Event()
     async with way_to(node, straight=straight) as way:
-        before = await way.link([])
-        assert (await way.link([])).place is before.place
+        before = await way.choose_link([])
+        assert (await way.choose_link([])).place is before.place
         straight.set()
-        after = await way.link([])
+        after = await way.choose_link([])
         assert (before.route, after.route) == (Route.RELAY, Route.DIRECT)
         assert after.place is not before.place
         assert list(way._pipes) == [Route.DIRECT]

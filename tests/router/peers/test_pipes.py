@@ -145,7 +145,7 @@ class TestADialThatIsGivenUp:
                 return ours
 
         client = client_context(ASKING, certificate_of(SERVING))
-        dial = pipe_dialer(Opened(), THERE, context=client, crew=crew)
+        dial = pipe_dialer(Opened(), THERE, context=client, tasks=crew)
         place = ConnectionPool(dial, QUICK)
         serving = crew.spawn(serve_pipe(theirs, port=server.sockets[0].getsockname()[1]))
         dialling = crew.spawn(dial(lambda: Connection(place)))

@@ -187,11 +187,9 @@ def forged(
     return builder.sign(signer, algorithm).public_bytes(serialization.Encoding.DER)
 
 
-EDWARDS, OTHER, CURVE = (
-    Ed25519PrivateKey.generate(),
-    Ed25519PrivateKey.generate(),
-    ec.generate_private_key(ec.SECP256R1()),
-)
+EDWARDS = Ed25519PrivateKey.generate()
+OTHER = Ed25519PrivateKey.generate()
+CURVE = ec.generate_private_key(ec.SECP256R1())
 
 
 def odd(oid: str, value: str) -> bytes:

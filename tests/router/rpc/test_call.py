@@ -50,8 +50,8 @@ class Parrot:
             case ["hang"]:
                 await self._forever()
             case ["large"]:
-                return PREDICT.told(message=b"x" * 5_000_000)
-        return PREDICT.told(message=asked.Prompt.encode())
+                return PREDICT.reply_class(message=b"x" * 5_000_000)
+        return PREDICT.reply_class(message=asked.Prompt.encode())
 
     async def stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
         for word in asked.Prompt.split(" "):
@@ -59,10 +59,10 @@ class Parrot:
                 await self._forever()
             if word == "raise":
                 raise ValueError(word)
-            yield STREAM.told(message=word.encode())
+            yield STREAM.reply_class(message=word.encode())
 
     async def health(self, asked: Any, context: Any) -> Any:
-        return HEALTH.told(message=b"OK")
+        return HEALTH.reply_class(message=b"OK")
 
     async def _forever(self) -> None:
         self.waiting += 1
@@ -91,7 +91,7 @@ async def channels(chosen: Any = QUICK, guard: SsrfGuard | None = None) -> Async
 
 
 def prompt(text: str) -> Any:
-    return PREDICT.asked(Prompt=text)
+    return PREDICT.request_class(Prompt=text)
 
 
 async def test_an_answer_comes_back_and_metadata_arrives() -> None:
@@ -150,7 +150,7 @@ async def test_the_status_unavailable_from_a_server_is_unreachable_and_not_a_dea
 async def test_a_method_that_a_server_lacks_is_unimplemented() -> None:
     async with parrot() as (_, api), channels() as ours:
         with pytest.raises(RpcFailed) as failed:
-            await ours.ask(api, methods_of(LOCALAI)["Status"], HEALTH.asked())
+            await ours.ask(api, methods_of(LOCALAI)["Status"], HEALTH.request_class())
     assert failed.value.code == "UNIMPLEMENTED"
 
 
@@ -245,7 +245,7 @@ async def test_no_connection_is_made_to_an_address_where_no_worker_may_be(
     async with parrot() as (bird, api), channels(guard=guard) as ours:
         with pytest.raises(WorkerUnreachable, match=why):
             await ours.ask(api, PREDICT, prompt("x"))
-        assert await ours.send_probe(api, HEALTH, HEALTH.asked()) is None
+        assert await ours.send_probe(api, HEALTH, HEALTH.request_class()) is None
     assert bird.metadata == {}
 
 
@@ -355,12 +355,12 @@ def test_any_bytes_of_a_worker_are_a_message_or_an_error_of_the_attempt(
 
 async def test_a_glance_is_short_and_distinguishes_a_status_from_silence() -> None:
     async with parrot() as (_, api), channels() as ours:
-        assert (await ours.send_probe(api, HEALTH, HEALTH.asked())).message == b"OK"
+        assert (await ours.send_probe(api, HEALTH, HEALTH.request_class())).message == b"OK"
         assert await ours.send_probe(api, PREDICT, prompt("hang")) is None
         with pytest.raises(RpcFailed):
             await ours.send_probe(api, PREDICT, prompt("raise"))
     async with channels() as ours:
-        assert await ours.send_probe(api, HEALTH, HEALTH.asked()) is None
+        assert await ours.send_probe(api, HEALTH, HEALTH.request_class()) is None
 
 
 async def test_only_a_running_worker_greets() -> None:

@@ -37,17 +37,17 @@ def test_only_predict_stream_streams() -> None:
 
 def test_a_message_survives_serialization() -> None:
     method = methods_of(LOCALAI)["Predict"]
-    said = method.asked(Prompt="hä", Tokens=5, StopPrompts=["a", "b"], Temperature=0.5)
-    assert method.asked.FromString(said.SerializeToString()) == said
+    said = method.request_class(Prompt="hä", Tokens=5, StopPrompts=["a", "b"], Temperature=0.5)
+    assert method.request_class.FromString(said.SerializeToString()) == said
     message = message_class("backend.Message")
     said.Messages.append(message(role="user", content="ho"))
-    assert method.asked.FromString(said.SerializeToString()).Messages[0].content == "ho"
+    assert method.request_class.FromString(said.SerializeToString()).Messages[0].content == "ho"
 
 
 def test_an_optional_field_can_be_left_out_and_an_unknown_one_is_ignored() -> None:
-    speech = methods_of(LOCALAI)["TTS"].asked
+    speech = methods_of(LOCALAI)["TTS"].request_class
     assert not speech(text="x").HasField("language")
-    reply = methods_of(LOCALAI)["Predict"].told
+    reply = methods_of(LOCALAI)["Predict"].reply_class
     # Field 15, a string, which a newer server may send.
     newer = reply(message=b"ho").SerializeToString() + bytes([15 << 3 | 2, 3]) + b"new"
     assert reply.FromString(newer).message == b"ho"
@@ -65,7 +65,7 @@ def test_messages_are_read_back_as_written(messages, count, estimated):
     read = [framing.read_event(event.data) for event in Splitter(max_event_bytes=1000).feed(stream)]
     assert read == [*messages, took]
     tokens = StreamUsage(hidden=False)
-    assert tokens.passing(stream) == stream
+    assert tokens.inspect(stream) == stream
     assert tokens.usage() == took
 
 

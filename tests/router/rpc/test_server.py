@@ -18,7 +18,7 @@ PREDICT = methods_of(LOCALAI)["Predict"]
 
 
 async def answers(asked: Any, context: Any) -> Any:
-    return PREDICT.told(message=b"done")
+    return PREDICT.reply_class(message=b"done")
 
 
 async def test_calls_beyond_the_limit_are_refused() -> None:
@@ -27,15 +27,15 @@ async def test_calls_beyond_the_limit_are_refused() -> None:
     async def waits(asked: Any, context: Any) -> Any:
         entered.set()
         await opened.wait()
-        return PREDICT.told(message=b"done")
+        return PREDICT.reply_class(message=b"done")
 
     ours = Channels(QUICK, SsrfGuard())
     async with serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", Bounds(calls=1)) as port:
         api = f"grpc://127.0.0.1:{port}"
-        first = asyncio.ensure_future(ours.ask(api, PREDICT, PREDICT.asked()))
+        first = asyncio.ensure_future(ours.ask(api, PREDICT, PREDICT.request_class()))
         await entered.wait()
         with pytest.raises(RpcFailed, match="RESOURCE_EXHAUSTED"):
-            await ours.ask(api, PREDICT, PREDICT.asked())
+            await ours.ask(api, PREDICT, PREDICT.request_class())
         opened.set()
         assert (await first).message == b"done"
     await ours.close()
@@ -47,13 +47,13 @@ async def test_a_server_that_leaves_finishes_its_calls_and_takes_no_others() -> 
     async def waits(asked: Any, context: Any) -> Any:
         entered.set()
         await opened.wait()
-        return PREDICT.told(message=b"done")
+        return PREDICT.reply_class(message=b"done")
 
     ours = Channels(QUICK, SsrfGuard())
     server = serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", leaving=leaving, leave_within=60)
     async with server as port:
         first = asyncio.ensure_future(
-            ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked())
+            ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class())
         )
         await entered.wait()
         leaving.set()
@@ -76,7 +76,9 @@ async def test_a_message_beyond_the_size_limit_is_refused() -> None:
     bounds = Bounds(message_bytes=1_000)
     async with serving(LOCALAI, {"Predict": answers}, "127.0.0.1:0", bounds) as port:
         with pytest.raises(RpcFailed, match="RESOURCE_EXHAUSTED"):
-            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked(Prompt="0" * 2_000))
+            await ours.ask(
+                f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class(Prompt="0" * 2_000)
+            )
     await ours.close()
 
 
@@ -92,7 +94,7 @@ async def refuses(asked: Any, context: Any) -> Any:
 
 
 async def refuses_late(asked: Any, context: Any) -> Any:
-    yield PREDICT.told(message=b"half")
+    yield PREDICT.reply_class(message=b"half")
     raise RpcRefused("UNAVAILABLE", "gone")
 
 
@@ -100,7 +102,7 @@ async def test_a_refusal_is_a_status_with_its_message_and_pushback() -> None:
     ours = Channels(QUICK, SsrfGuard())
     async with serving(LOCALAI, {"Predict": refuses}, "127.0.0.1:0") as port:
         with pytest.raises(RpcFailed) as failed:
-            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked())
+            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class())
     await ours.close()
     refusal = failed.value
     assert (refusal.code, refusal.words, refusal.pushback) == (
@@ -115,7 +117,7 @@ async def test_a_stream_may_be_refused_half_way() -> None:
     stream = methods_of(LOCALAI)["PredictStream"]
     async with serving(LOCALAI, {"PredictStream": refuses_late}, "127.0.0.1:0") as port:
         api = f"grpc://127.0.0.1:{port}"
-        async with ours.stream(api, stream, stream.asked()) as replies:
+        async with ours.stream(api, stream, stream.request_class()) as replies:
             assert (await replies.next()).message == b"half"
             with pytest.raises(RpcFailed, match="UNAVAILABLE"):
                 await replies.next()
@@ -144,9 +146,11 @@ async def test_metadata_of_a_call_is_available_to_the_handler() -> None:
 
     async def look(asked: Any, context: Any) -> Any:
         told.append(metadata_of(context))
-        return PREDICT.told()
+        return PREDICT.reply_class()
 
     async with serving(LOCALAI, {"Predict": look}, "127.0.0.1:0") as port:
-        await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked(), {"x-model": "m"})
+        await ours.ask(
+            f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class(), {"x-model": "m"}
+        )
     await ours.close()
     assert told[0]["x-model"] == "m"

@@ -184,7 +184,7 @@ def test_a_bad_request_is_not_tried_under_other_names(error: RouterError) -> Non
 
 def spent(budget: RetryBudget, *, now: float, tries: int, under_way: int = 0) -> int:
     """Return how many of `tries` failures, each at a place of its own, may be retried."""
-    return sum(budget.spend(f"place {n}", under_way, now) for n in range(tries))
+    return sum(budget.try_spend(f"place {n}", under_way, now) for n in range(tries))
 
 
 def test_with_few_requests_the_reserve_may_be_spent() -> None:
@@ -194,7 +194,7 @@ def test_with_few_requests_the_reserve_may_be_spent() -> None:
 def test_with_many_requests_a_share_of_them_may_be_retried() -> None:
     budget = RetryBudget(0.2)
     for _ in range(1000):
-        budget.began(5.0)
+        budget.count_request(5.0)
     assert spent(budget, now=5.9, tries=1000) == 200
 
 
@@ -207,19 +207,19 @@ def test_spent_retries_are_restored_after_the_window() -> None:
 
 def test_all_requests_in_flight_at_a_place_that_died_may_be_retried_once() -> None:
     budget = RetryBudget(0.0)
-    assert all(budget.spend("it", 500 - n, 1.0) for n in range(500))
+    assert all(budget.try_spend("it", 500 - n, 1.0) for n in range(500))
     # Later failures there are no death but a failing worker; another place has its own death.
-    assert sum(budget.spend("it", 1, 2.0) for _ in range(500)) == RESERVE
-    assert all(budget.spend("another", 200 - n, 2.0) for n in range(200))
+    assert sum(budget.try_spend("it", 1, 2.0) for _ in range(500)) == RESERVE
+    assert all(budget.try_spend("another", 200 - n, 2.0) for n in range(200))
 
 
 def test_a_place_may_die_again_later() -> None:
     budget = RetryBudget(0.0)
     assert spent(budget, now=1.0, tries=100) == RESERVE
-    assert budget.spend("it", 1, 1.0)
-    assert not budget.spend("it", 1, 1.0)
-    assert budget.spend("it", 1, 1.0 + WINDOW - 0.1) is False
-    assert budget.spend("it", 2, 1.0 + WINDOW)
+    assert budget.try_spend("it", 1, 1.0)
+    assert not budget.try_spend("it", 1, 1.0)
+    assert budget.try_spend("it", 1, 1.0 + WINDOW - 0.1) is False
+    assert budget.try_spend("it", 2, 1.0 + WINDOW)
 
 
 def test_the_number_of_remembered_places_is_bounded() -> None:
@@ -239,9 +239,9 @@ def test_retries_never_exceed_the_share_or_the_reserve_in_any_window(
     now, begun, retried = 0.0, [], []
     for step, fails in steps:
         now += step
-        budget.began(now)
+        budget.count_request(now)
         begun.append(int(now))
-        if fails and budget.spend("it", 0, now):
+        if fails and budget.try_spend("it", 0, now):
             retried.append(int(now))
             recent = int(now) - WINDOW
             few = max(RESERVE, share * sum(at > recent for at in begun))

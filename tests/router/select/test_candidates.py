@@ -43,7 +43,7 @@ class Said:
     waits: Mapping[PeerId, float]
     allowances: Mapping[PeerId, int]
 
-    def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
+    def candidates(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
         return [self.row(*replica.key, replica.worker) for replica in replicas]
 
     def row(self, node: PeerId, service: Service, worker: Worker | None) -> Candidate:
@@ -89,7 +89,7 @@ def find(
         ),
         NameOffers(OWN, kind, here, catalog(*offers).offers.get(model, ())),
         presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
-        known=Said(in_flight or {}, reported or {}, ejected, told or {}, allowance or {}),
+        ledger=Said(in_flight or {}, reported or {}, ejected, told or {}, allowance or {}),
         draining=draining,
     )
 
@@ -116,15 +116,15 @@ def test_the_reported_load_of_a_replica_counts_with_its_age() -> None:
         in_flight={(FAR, SERVICE): 1, (OTHER, SERVICE): 1},
     )  # fmt: skip
     known, unknown = sorted(field.eligible, key=lambda candidate: candidate.node)
-    assert (known.report, known.expected) == (said, 6.0)
-    assert (unknown.report, unknown.expected) == (None, 1)
+    assert (known.report, known.expected_requests) == (said, 6.0)
+    assert (unknown.report, unknown.expected_requests) == (None, 1)
 
 
 def test_reports_about_own_workers_are_ignored() -> None:
     said = Reported(Load(7), ours=0, age=0.0)
     worker = Worker(SERVICE, "http://w")
     field = find(own=(worker,), reported={(OWN, SERVICE): said}, in_flight={(OWN, SERVICE): 2})
-    assert [candidate.expected for candidate in field.eligible] == [2]
+    assert [candidate.expected_requests for candidate in field.eligible] == [2]
 
 
 def test_a_name_with_its_project_finds_that_project_only() -> None:

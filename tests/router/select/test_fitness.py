@@ -73,11 +73,11 @@ def test_a_request_to_a_service_has_no_length_and_may_have_no_body(body: bytes) 
 def test_the_length_is_the_texts_bytes_per_token_plus_the_answers_tokens() -> None:
     found = length(messages=user("x" * 8_000), max_tokens=500)
     assert found.minimum_tokens == 8_000 // MOST_BYTES + 500
-    assert found.usual == 8_000 // USUAL_BYTES + 500
+    assert found.likely_tokens == 8_000 // USUAL_BYTES + 500
     assert found.exceeds(service(found.minimum_tokens - 1))
     assert not found.exceeds(service(found.minimum_tokens))
-    assert found.may_exceed_context(service(found.usual - 1))
-    assert not found.may_exceed_context(service(found.usual))
+    assert found.may_exceed_context(service(found.likely_tokens - 1))
+    assert not found.may_exceed_context(service(found.likely_tokens))
 
 
 def test_nothing_is_too_long_for_an_unknown_context() -> None:
@@ -137,7 +137,7 @@ FIELDS = st.sampled_from(["messages", "prompt", "input", "tools", "max_tokens", 
 
 @given(st.dictionaries(FIELDS, JSON | st.lists(st.dictionaries(FIELDS, JSON), max_size=3)))
 def test_any_request_has_a_length(said: dict[str, object]) -> None:
-    assert 0 <= length(**said).minimum_tokens <= length(**said).usual
+    assert 0 <= length(**said).minimum_tokens <= length(**said).likely_tokens
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

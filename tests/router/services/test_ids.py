@@ -32,7 +32,7 @@ def test_stripping_the_home_restores_the_id(id_):
     said = put({"id": id_})
     stripper = HomeRemover()
     assert isinstance(said, dict)
-    assert stripper.id(said["id"]) == id_
+    assert stripper.strip_id(said["id"]) == id_
     assert stripper.homes == {HOME}
 
 
@@ -78,16 +78,16 @@ def test_a_body_without_ids_is_unchanged(body):
 def test_an_id_without_a_home_is_left_alone():
     stripper = HomeRemover()
     for id_ in ("a", "a@b", f"a@{NODE}", f"a@{NODE}.xyz", f"a@{NODE}.0123abcd "):
-        assert stripper.id(id_) == id_
+        assert stripper.strip_id(id_) == id_
     assert not stripper.homes
 
 
 def test_homes_are_stripped_from_a_body():
     stripper = HomeRemover()
     given_ = {"input_file_id": at_home("a"), "file_ids": [at_home("b"), "c"], "model": at_home("x")}
-    assert stripper.fields(given_) == {"input_file_id": "a", "file_ids": ["b", "c"]}
+    assert stripper.strip_fields(given_) == {"input_file_id": "a", "file_ids": ["b", "c"]}
     assert stripper.homes == {HOME}
-    assert stripper.id(at_home("d", OTHER)) == "d"
+    assert stripper.strip_id(at_home("d", OTHER)) == "d"
     assert stripper.homes == {HOME, OTHER}
 
 
@@ -103,4 +103,4 @@ def test_services_with_one_cid_keep_the_same_ids_and_others_do_not():
 def test_a_node_may_be_the_service_of_another():
     stripper = HomeRemover()
     twice = at_home(at_home("a"), OTHER)
-    assert (stripper.id(twice), stripper.homes) == (at_home("a"), {OTHER})
+    assert (stripper.strip_id(twice), stripper.homes) == (at_home("a"), {OTHER})

@@ -26,8 +26,8 @@ def health() -> CircuitBreakers:
 
 
 def request(health: CircuitBreakers, sign: Sign, now: float) -> None:
-    health.began(HERE, now)
-    health.show(HERE, sign, now)
+    health.record_request(HERE, now)
+    health.record_sign(HERE, sign, now)
 
 
 def trip(health: CircuitBreakers, now: float) -> None:
@@ -58,9 +58,9 @@ def test_an_answer_resets_the_count_of_failures(health: CircuitBreakers) -> None
 
 def test_broken_answers_count_as_failures(health: CircuitBreakers) -> None:
     for _ in range(TRIP):
-        health.began(HERE, 0.0)
-        health.show(HERE, Sign.BEGUN, 0.0)
-        health.show(HERE, Sign.FAILED, 0.0)
+        health.record_request(HERE, 0.0)
+        health.record_sign(HERE, Sign.BEGUN, 0.0)
+        health.record_sign(HERE, Sign.FAILED, 0.0)
     assert not health.admits(HERE, 0.0)
 
 
@@ -68,10 +68,10 @@ def test_a_trial_that_begins_to_answer_closes_the_circuit_until_it_breaks(
     health: CircuitBreakers,
 ) -> None:
     trip(health, 0.0)
-    health.began(HERE, 1.0)
-    health.show(HERE, Sign.BEGUN, 1.5)
+    health.record_request(HERE, 1.0)
+    health.record_sign(HERE, Sign.BEGUN, 1.5)
     assert health.admits(HERE, 1.5)
-    health.show(HERE, Sign.FAILED, 2.0)
+    health.record_sign(HERE, Sign.FAILED, 2.0)
     assert not health.admits(HERE, 2.0)
 
 
@@ -85,17 +85,17 @@ def test_after_the_pause_one_trial_request_is_admitted(health: CircuitBreakers) 
     trip(health, 0.0)
     assert not health.admits(HERE, FIRST_PAUSE - 0.01)
     assert health.admits(HERE, FIRST_PAUSE)
-    health.began(HERE, FIRST_PAUSE)
+    health.record_request(HERE, FIRST_PAUSE)
     assert health.condition(HERE, FIRST_PAUSE).circuit is Circuit.TRYING
     assert not health.admits(HERE, FIRST_PAUSE + 100)
-    health.show(HERE, Sign.ANSWERED, FIRST_PAUSE + 1)
+    health.record_sign(HERE, Sign.ANSWERED, FIRST_PAUSE + 1)
     assert health.admits(HERE, FIRST_PAUSE + 1)
 
 
 def test_a_trial_whose_caller_left_passes_to_the_next_request(health: CircuitBreakers) -> None:
     trip(health, 0.0)
-    health.began(HERE, 1.0)
-    health.show(HERE, Sign.NOTHING, 1.5)
+    health.record_request(HERE, 1.0)
+    health.record_sign(HERE, Sign.NOTHING, 1.5)
     assert health.admits(HERE, 1.5)
 
 
@@ -117,16 +117,16 @@ def test_pauses_between_failed_trials_grow_up_to_a_bound_and_success_resets_them
 
 
 def test_a_late_answer_closes_an_open_circuit_at_once(health: CircuitBreakers) -> None:
-    health.began(HERE, 0.0)
+    health.record_request(HERE, 0.0)
     trip(health, 1.0)
-    health.show(HERE, Sign.ANSWERED, 1.5)
+    health.record_sign(HERE, Sign.ANSWERED, 1.5)
     assert health.admits(HERE, 1.5)
 
 
 def test_memory_is_bounded(health: CircuitBreakers) -> None:
     trip(health, 0.0)
     for number in range(MAX_ADDRESSES):
-        health.show(f"http://127.0.0.1:{number}/x", Sign.FAILED, 0.0)
+        health.record_sign(f"http://127.0.0.1:{number}/x", Sign.FAILED, 0.0)
     assert health.admits(HERE, 0.0)
 
 
@@ -146,28 +146,28 @@ def test_an_open_circuit_admits_a_trial_within_the_longest_pause(
 
 def test_only_the_worker_that_asked_is_paused_and_for_as_long_as_it_asked() -> None:
     said = RetryAfter()
-    said.told("it", 7.0, 100.0)
-    assert said.left("it", 101.0) == 6.0
-    assert said.left("another", 101.0) == 0.0
-    assert said.left("it", 107.0) == 0.0
+    said.record("it", 7.0, 100.0)
+    assert said.seconds_left("it", 101.0) == 6.0
+    assert said.seconds_left("another", 101.0) == 0.0
+    assert said.seconds_left("it", 107.0) == 0.0
 
 
 def test_the_latest_pause_counts() -> None:
     said = RetryAfter()
-    said.told("it", 30.0, 0.0)
-    said.told("it", 2.0, 1.0)
-    assert said.left("it", 1.0) == 2.0
+    said.record("it", 30.0, 0.0)
+    said.record("it", 2.0, 1.0)
+    assert said.seconds_left("it", 1.0) == 2.0
 
 
 def test_a_pause_is_bounded() -> None:
     said = RetryAfter()
-    said.told("it", 3600.0, 0.0)
-    assert said.left("it", 0.0) == LONGEST_RETRY_AFTER
+    said.record("it", 3600.0, 0.0)
+    assert said.seconds_left("it", 0.0) == LONGEST_RETRY_AFTER
 
 
 def test_the_number_of_remembered_pauses_is_bounded() -> None:
     said = RetryAfter()
     for n in range(MAX_WAITING_ADDRESSES + 5):
-        said.told(str(n), 60.0, 0.0)
+        said.record(str(n), 60.0, 0.0)
     assert len(said.paused_until) == MAX_WAITING_ADDRESSES
-    assert said.left("0", 0.0) == 0.0
+    assert said.seconds_left("0", 0.0) == 0.0

@@ -42,7 +42,7 @@ class Machine:
             concurrency = draw.uniform(1, 8)
             seconds = (0.5 + 0.1 * kilobytes + 0.02 * tokens) * concurrency**self.sharing
             seconds *= self.slower * luck * draw.lognormvariate(-0.03, 0.25)
-            self.estimator.take(
+            self.estimator.record_answer(
                 seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency
             )
 
@@ -53,7 +53,7 @@ class Machine:
 
     def off(self, *, kilobytes: float = 2, tokens: float = 80, concurrency: float = 4) -> float:
         """Return the ratio of the expected to the true time of such an answer."""
-        expected = self.time.alone(kilobytes=kilobytes, tokens=tokens)
+        expected = self.time.seconds_alone(kilobytes=kilobytes, tokens=tokens)
         true = (0.5 + 0.1 * kilobytes + 0.02 * tokens) * concurrency**self.sharing * self.slower
         return expected * concurrency**self.time.sharing / true
 
@@ -97,7 +97,9 @@ def test_first_bytes_are_learnt_separately_and_slow_down_with_whole_answers() ->
     machine.answer()
     assert machine.time.seconds_to_first_byte(kilobytes=10) is None
     for kilobytes in (1, 20, 5, 40, 10, 2, 30):
-        machine.estimator.take_first(0.1 + 0.02 * kilobytes, kilobytes=kilobytes, concurrency=1)
+        machine.estimator.record_first_byte(
+            0.1 + 0.02 * kilobytes, kilobytes=kilobytes, concurrency=1
+        )
         machine.answer(10)
     first = machine.time.seconds_to_first_byte(kilobytes=10)
     assert first is not None
@@ -122,9 +124,11 @@ def test_answers_without_tokens_are_learnt_by_length_alone() -> None:
     estimator, draw = Estimator(shares=False), Random(1)
     for _ in range(100):
         kilobytes = draw.uniform(1, 50)
-        estimator.take(0.2 + 0.03 * kilobytes, kilobytes=kilobytes, tokens=0, concurrency=1)
+        estimator.record_answer(
+            0.2 + 0.03 * kilobytes, kilobytes=kilobytes, tokens=0, concurrency=1
+        )
     assert estimator.time is not None
-    assert math.isclose(estimator.time.alone(kilobytes=10, tokens=0), 0.5, rel_tol=0.02)
+    assert math.isclose(estimator.time.seconds_alone(kilobytes=10, tokens=0), 0.5, rel_tol=0.02)
     assert estimator.time.token == 0
 
 
@@ -140,11 +144,13 @@ def test_no_answers_lead_to_nonsense(
 ) -> None:
     estimator = Estimator(shares=True)
     for seconds, kilobytes, tokens, concurrency in answers:
-        estimator.take(seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency)
+        estimator.record_answer(
+            seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency
+        )
     time = estimator.time
     assert time is not None
     assert 0 <= time.sharing <= 1
-    assert 0 < time.alone(kilobytes=1, tokens=1) < math.inf
+    assert 0 < time.seconds_alone(kilobytes=1, tokens=1) < math.inf
     assert min(time.fixed, time.kilobyte, time.token, time.tokens, time.error) >= 0
     assert time.answers == len(answers)
     assert parse_service_time(format_service_time(time)) is not None
@@ -166,7 +172,7 @@ class Cached:
             before = ReadPrefix(0.9 * kilobytes, age) if draw.random() < 0.8 else ReadPrefix()
             held = before.kilobytes if age < self.forgets else 0.0
             seconds = (0.2 + 0.1 * (kilobytes - held)) * draw.lognormvariate(-0.03, 0.25)
-            self.estimator.take(
+            self.estimator.record_answer(
                 seconds,
                 kilobytes=kilobytes,
                 tokens=0.0,
@@ -213,7 +219,7 @@ def test_any_answers_can_be_learnt_from(
 ) -> None:
     estimator = Estimator(shares=True)
     for seconds, kilobytes, tokens, concurrency, before, cached in answers:
-        estimator.take(
+        estimator.record_answer(
             seconds,
             kilobytes=kilobytes,
             tokens=tokens,
@@ -221,14 +227,14 @@ def test_any_answers_can_be_learnt_from(
             before=before or NOTHING_BEFORE,
             cached=cached,
         )
-        estimator.take_first(
+        estimator.record_first_byte(
             seconds,
             kilobytes=kilobytes,
             concurrency=concurrency,
             before=before or NOTHING_BEFORE,
         )
     assert estimator.time is not None
-    assert math.isfinite(estimator.time.alone(kilobytes=1.0, tokens=1.0))
+    assert math.isfinite(estimator.time.seconds_alone(kilobytes=1.0, tokens=1.0))
 
 
 IDLE = Reported(Load(0, slots=1_000), ours=0, age=0.0)
@@ -237,7 +243,7 @@ ENOUGH = JUDGED // 2 + 1
 
 
 def answer(observed: ObservedTime, seconds: float, time: ServiceTime | None = QUICK) -> None:
-    observed.take(seconds, kilobytes=1, tokens=0, ours=1, time=time, report=IDLE)
+    observed.record_answer(seconds, kilobytes=1, tokens=0, ours=1, time=time, report=IDLE)
 
 
 def test_reports_are_contradicted_by_most_of_the_last_answers_and_then_not_used() -> None:
@@ -249,7 +255,7 @@ def test_reports_are_contradicted_by_most_of_the_last_answers_and_then_not_used(
     report, time = observed.choose_figures(IDLE, QUICK)
     assert report is None
     assert time is not None
-    assert time.alone(kilobytes=1, tokens=0) > 4
+    assert time.seconds_alone(kilobytes=1, tokens=0) > 4
 
 
 def test_reports_are_believed_again_when_answers_agree_with_them() -> None:
@@ -269,7 +275,7 @@ def test_a_replica_without_a_reported_time_has_the_observed_one() -> None:
     report, time = observed.choose_figures(IDLE, None)
     assert (report, observed.contradicts) == (IDLE, False)
     assert time is not None
-    assert time.alone(kilobytes=1, tokens=0) > 4
+    assert time.seconds_alone(kilobytes=1, tokens=0) > 4
 
 
 @given(
@@ -286,7 +292,7 @@ def test_an_honest_node_is_never_contradicted(
     observed = ObservedTime()
     seconds = seconds_by_report(time, report, ours, kilobytes=1, tokens=0)
     for _ in range(JUDGED):
-        observed.take(
+        observed.record_answer(
             NETWORK_SECONDS + luck * seconds,
             kilobytes=1,
             tokens=0,

@@ -70,7 +70,7 @@ WORKERS = Workers.of([Worker(LLAMA, "http://w", capacity=8), Worker(QWEN, "http:
 
 def test_workers_without_requests_are_not_listed() -> None:
     local_loads = LocalLoads()
-    local_loads.tallies[LLAMA].first = 0.5
+    local_loads.tallies[LLAMA].first_byte_seconds = 0.5
     assert local_loads.loads(WORKERS, {}, {}, 1.0) == {}
 
 
@@ -112,8 +112,8 @@ def test_sampling_twice_at_once_changes_nothing() -> None:
 
 def test_events_are_counted_by_their_ends_and_a_chunk_is_at_least_one() -> None:
     tally = Tally()
-    tally.streamed([b"data: a\n\ndata: b\n\n"])
-    tally.streamed([b"data: c\r\n\r\n"])
+    tally.count_chunks([b"data: a\n\ndata: b\n\n"])
+    tally.count_chunks([b"data: c\r\n\r\n"])
     assert tally.events == 3
 
 
@@ -132,7 +132,7 @@ def test_a_rate_is_finite_and_not_negative_whatever_the_clock_does(
 def test_an_idle_worker_streams_nothing_and_keeps_its_latency() -> None:
     local_loads = LocalLoads()
     tally = local_loads.tallies[LLAMA]
-    tally.first, tally.rate = 0.5, 40.0
+    tally.first_byte_seconds, tally.rate = 0.5, 40.0
     assert local_loads.load(LLAMA, in_flight=1, queued=0, slots=8) == Load(1, 0, 8, 40.0, 0.5)
     assert local_loads.load(LLAMA, in_flight=0, queued=0, slots=8) == Load(0, 0, 8, 0.0, 0.5)
 
@@ -140,8 +140,8 @@ def test_an_idle_worker_streams_nothing_and_keeps_its_latency() -> None:
 def test_workers_that_are_gone_are_forgotten() -> None:
     local_loads = LocalLoads()
     for number in range(100):
-        local_loads.tallies[Service("p", f"gone-{number}")].first = 1.0
-    local_loads.tallies[LLAMA].first = 0.5
+        local_loads.tallies[Service("p", f"gone-{number}")].first_byte_seconds = 1.0
+    local_loads.tallies[LLAMA].first_byte_seconds = 0.5
     gone = Service("p", "gone-1")
     assert local_loads.loads(WORKERS, {gone: 3, LLAMA: 1}, {}, 1.0) == {
         LLAMA: Load(1, slots=8, first=0.5)
@@ -161,6 +161,6 @@ def test_a_stream_counts_the_same_however_its_events_arrive(
     said = [b"data: %d" % number + end for number in range(events)]
     at = data.draw(st.integers(1, events))
     tally = Tally()
-    found = tally.opened(comment + b"".join(said[:at]))
-    found += sum(tally.streamed([event]) for event in said[at:])
+    found = tally.count_first_bytes(comment + b"".join(said[:at]))
+    found += sum(tally.count_chunks([event]) for event in said[at:])
     assert found == tally.events == events - 1

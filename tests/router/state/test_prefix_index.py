@@ -19,8 +19,8 @@ def talk(*said: str, shared: int = 0) -> Prefixes:
 
 def test_the_longest_common_prefix_and_its_age_are_found() -> None:
     index = PrefixIndex()
-    index.take(key("a"), talk("hi"), 1.0)
-    index.take(key("b"), talk("hi", "hello", "how?"), 3.0)
+    index.record_read(key("a"), talk("hi"), 1.0)
+    index.record_read(key("b"), talk("hi", "hello", "how?"), 3.0)
     read, shared = index.find_readers(talk("hi", "hello", "how?", "so", "and?"), 4.0)
     assert read == {key("a"): Read(10, 3.0), key("b"): Read(30, 1.0)}
     assert shared == 0
@@ -29,7 +29,7 @@ def test_the_longest_common_prefix_and_its_age_are_found() -> None:
 
 def test_a_shared_system_prompt_counts_as_read_by_every_replica() -> None:
     index = PrefixIndex()
-    index.take(key("a"), talk("be brief", "hi", shared=1), 1.0)
+    index.record_read(key("a"), talk("be brief", "hi", shared=1), 1.0)
     assert index.find_readers(talk("be brief", "ho", shared=1), 2.0) == ({}, 10)
     read, shared = index.find_readers(talk("be brief", "hi", shared=1), 2.0)
     assert (read, shared) == ({key("a"): Read(20, 1.0)}, 10)
@@ -38,25 +38,25 @@ def test_a_shared_system_prompt_counts_as_read_by_every_replica() -> None:
 def test_a_batchs_system_prompt_counts_as_shared_only_once_the_reader_list_is_full() -> None:
     index, said = PrefixIndex(), talk("be brief", "hi", shared=1)
     other = talk("be brief", "ho", shared=1)
-    index.take(key("a"), said, 1.0)
+    index.record_read(key("a"), said, 1.0)
     assert index.find_readers(other, 2.0, of_batch=True) == ({key("a"): Read(10, 1.0)}, 0)
     for number in range(MAX_READERS):
-        index.take(key(str(number)), said, 1.0)
+        index.record_read(key(str(number)), said, 1.0)
     assert index.find_readers(other, 2.0, of_batch=True) == ({}, 10)
 
 
 def test_a_nodes_own_statement_counts_like_an_observation() -> None:
     index, said = PrefixIndex(), talk("hi", "hello", "how?")
-    index.hear(key("a"), said, Read(20, 5.0), now=7.0)
+    index.record_reported(key("a"), said, Read(20, 5.0), now=7.0)
     assert index.find_readers(said, 8.0) == ({key("a"): Read(20, 6.0)}, 0)
 
 
 def test_memory_is_bounded() -> None:
     index = PrefixIndex()
     for number in range(MAX_READERS + 2):
-        index.take(key(str(number)), talk("hi"), number)
+        index.record_read(key(str(number)), talk("hi"), number)
     assert len(index.find_readers(talk("hi"), 9.0)[0]) == MAX_READERS
     for number in range(MAX_PREFIXES + 10):
-        index.take(key("a"), talk(str(number)), 0.0)
+        index.record_read(key("a"), talk(str(number)), 0.0)
     assert len(index._readers) == MAX_PREFIXES
     assert index.find_readers(talk("hi"), 9.0) == ({}, 0)

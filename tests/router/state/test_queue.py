@@ -25,24 +25,24 @@ def join(queue: Queues, caller: str, model: str = "llama") -> Ticket:
 def test_requests_of_one_caller_are_served_in_order() -> None:
     queue = queues()
     tickets = [join(queue, "ann") for _ in range(5)]
-    assert [queue.freed(WORKER) for _ in range(6)] == [*tickets, None]
+    assert [queue.pop_next(WORKER) for _ in range(6)] == [*tickets, None]
 
 
 def test_a_single_request_does_not_wait_behind_many_of_another_caller() -> None:
     queue = queues()
     for _ in range(50):
         join(queue, "hog")
-    assert queue.freed(WORKER)
+    assert queue.pop_next(WORKER)
     late = join(queue, "ann")
-    assert late in (queue.freed(WORKER), queue.freed(WORKER))
+    assert late in (queue.pop_next(WORKER), queue.pop_next(WORKER))
 
 
 def test_a_slot_goes_only_to_a_request_that_its_worker_can_answer() -> None:
     queue = queues()
     other = Service("p", "qwen")
     ticket = queue.join("qwen", "ann", frozenset({other}), slots=1).ticket
-    assert queue.freed(WORKER) is None
-    assert queue.freed(other) is ticket
+    assert queue.pop_next(WORKER) is None
+    assert queue.pop_next(other) is ticket
 
 
 def test_a_request_that_left_gets_no_slot() -> None:
@@ -50,7 +50,7 @@ def test_a_request_that_left_gets_no_slot() -> None:
     gone, stays = join(queue, "ann"), join(queue, "ann")
     queue.leave(gone)
     queue.leave(gone)
-    assert queue.freed(WORKER) is stays
+    assert queue.pop_next(WORKER) is stays
     assert len(queue) == 0
 
 
@@ -107,7 +107,7 @@ def test_waiting_callers_are_served_equally(order: list[str]) -> None:
     served: Counter[str] = Counter()
     rounds = min(waiting.values()) if len(waiting) == 4 else 0
     for _ in range(rounds * 4):
-        ticket = queue.freed(WORKER)
+        ticket = queue.pop_next(WORKER)
         assert ticket is not None
         served[ticket.caller] += 1
     assert not served or max(served.values()) - min(served.values()) <= 1
@@ -136,16 +136,16 @@ def test_background_requests_come_after_all_others_and_in_order() -> None:
     queue = queues()
     first, second = background(queue), background(queue)
     ann, bob = join(queue, "ann"), join(queue, "bob")
-    assert [queue.freed(WORKER) for _ in range(4)] == [ann, bob, first, second]
+    assert [queue.pop_next(WORKER) for _ in range(4)] == [ann, bob, first, second]
 
 
 def test_a_slot_that_is_kept_free_goes_to_no_background_request() -> None:
     queue = queues()
     waits = background(queue)
-    assert queue.freed(WORKER, background=False) is None
+    assert queue.pop_next(WORKER, background=False) is None
     ann = join(queue, "ann")
-    assert queue.freed(WORKER, background=False) is ann
-    assert queue.freed(WORKER) is waits
+    assert queue.pop_next(WORKER, background=False) is ann
+    assert queue.pop_next(WORKER) is waits
 
 
 def test_in_a_full_queue_background_requests_are_displaced_and_displace_no_other() -> None:

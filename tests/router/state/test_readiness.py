@@ -117,7 +117,7 @@ def test_a_model_that_was_away_for_long_is_not_waited_for_until_it_answers_again
         one.record_not_ready("m", AWAY, now)
     assert not one.is_worth_waiting("m", HOPE)
     assert one.is_worth_waiting("another", HOPE)
-    one.answered("m", HOPE + 1)
+    one.record_ready("m", HOPE + 1)
     one.record_not_ready("m", AWAY, HOPE + 2)
     assert one.is_worth_waiting("m", HOPE + 2)
 
@@ -140,7 +140,7 @@ def test_loading_is_expected_to_take_as_long_as_the_last_time() -> None:
     one = Readiness()
     one.record_not_ready("m", WorkerLoading(), 0.0)
     assert one.eta("m", 0.0) is None
-    one.answered("m", 40.0)
+    one.record_ready("m", 40.0)
     one.record_not_ready("m", WorkerLoading(), 100.0)
     assert one.eta("m", 110.0) == 30.0
     assert one.eta("m", 150.0) is None
@@ -151,7 +151,7 @@ def test_the_number_of_remembered_models_is_bounded() -> None:
     for n in range(2 * MAX_MODELS):
         one.record_not_ready(str(n), WorkerLoading(), 0.0)
         if n % 2:
-            one.answered(str(n), 1.0)
+            one.record_ready(str(n), 1.0)
     assert len(one._spells) <= MAX_MODELS
     assert len(one._loading_times) <= MAX_MODELS
 
@@ -161,33 +161,33 @@ REFUSED = WorkerUnreachable("refused")
 
 def test_an_unknown_worker_may_return() -> None:
     assert HealthTable().may_return("a", 0.0)
-    assert HealthTable().life("a", 0.0) == AddressHealth()
+    assert HealthTable().health_of("a", 0.0) == AddressHealth()
 
 
 def test_a_worker_that_never_answered_a_probe_is_not_waited_for_until_it_does() -> None:
     vitals = HealthTable()
-    vitals.probed("a", 0.0, answers=False)
+    vitals.record_probe("a", 0.0, answers=False)
     assert not vitals.may_return("a", 0.0)
-    assert vitals.life("a", 5.0) == AddressHealth(known=True, silent=5.0)
-    vitals.answered("a", 6.0)
-    vitals.take("a", REFUSED, 7.0)
+    assert vitals.health_of("a", 5.0) == AddressHealth(known=True, silent=5.0)
+    vitals.record_answer("a", 6.0)
+    vitals.record_error("a", REFUSED, 7.0)
     assert vitals.may_return("a", 7.0)
 
 
 def test_a_probed_worker_is_away_since_its_last_answer() -> None:
     vitals = HealthTable()
-    vitals.probed("a", 0.0, answers=True)
-    vitals.probed("a", 15.0, answers=False)
+    vitals.record_probe("a", 0.0, answers=True)
+    vitals.record_probe("a", 15.0, answers=False)
     assert vitals.may_return("a", RESTART - 1)
     assert not vitals.may_return("a", RESTART)
-    assert vitals.life("a", RESTART) == AddressHealth(known=True, ever=True, silent=RESTART)
+    assert vitals.health_of("a", RESTART) == AddressHealth(known=True, ever=True, silent=RESTART)
 
 
 def test_a_worker_that_is_not_probed_is_away_since_its_first_miss() -> None:
     vitals = HealthTable()
-    vitals.answered("a", 0.0)
-    vitals.take("a", REFUSED, 1000.0)
-    vitals.take("a", REFUSED, 1000.0 + RESTART - 1)
+    vitals.record_answer("a", 0.0)
+    vitals.record_error("a", REFUSED, 1000.0)
+    vitals.record_error("a", REFUSED, 1000.0 + RESTART - 1)
     assert vitals.may_return("a", 1000.0 + RESTART - 1)
     assert not vitals.may_return("a", 1000.0 + RESTART)
     # The last sign is too old to say anything about now.
@@ -196,26 +196,26 @@ def test_a_worker_that_is_not_probed_is_away_since_its_first_miss() -> None:
 
 def test_a_worker_with_long_restarts_is_waited_for_longer_within_bounds() -> None:
     vitals = HealthTable()
-    vitals.probed("a", 0.0, answers=True)
+    vitals.record_probe("a", 0.0, answers=True)
     for took in (50.0, 500.0):
-        vitals.take("a", REFUSED, 1.0)
-        vitals.probed("a", took, answers=True)
-        vitals.probed("a", took + 1, answers=False)
+        vitals.record_error("a", REFUSED, 1.0)
+        vitals.record_probe("a", took, answers=True)
+        vitals.record_probe("a", took + 1, answers=False)
         patience = min(2 * took, LONGEST_RESTART)
         assert vitals.may_return("a", took + patience - 1)
         assert not vitals.may_return("a", took + patience)
         vitals = HealthTable()
-        vitals.probed("a", 0.0, answers=True)
+        vitals.record_probe("a", 0.0, answers=True)
 
 
 def test_the_word_of_its_node_counts_for_another_nodes_worker() -> None:
     vitals = HealthTable()
-    vitals.take("a", WorkerAway("restarts", hopeful=True), 0.0)
+    vitals.record_error("a", WorkerAway("restarts", hopeful=True), 0.0)
     assert vitals.may_return("a", 0.0)
-    vitals.take("a", WorkerAway("never there"), 1.0)
+    vitals.record_error("a", WorkerAway("never there"), 1.0)
     assert not vitals.may_return("a", 1.0)
-    vitals.answered("a", 2.0)
-    vitals.take("a", WorkerAway("long gone"), 3.0)
+    vitals.record_answer("a", 2.0)
+    vitals.record_error("a", WorkerAway("long gone"), 3.0)
     assert not vitals.may_return("a", 3.0)
 
 
@@ -230,14 +230,14 @@ def test_only_an_absent_worker_is_silent_and_any_answer_is_a_sign_of_life() -> N
     ):
         for error in errors:
             vitals = HealthTable()
-            vitals.take("a", error, 0.0)
-            life = vitals.life("a", 0.0)
+            vitals.record_error("a", error, 0.0)
+            life = vitals.health_of("a", 0.0)
             assert (life.known, life.answers) == (known, answers)
 
 
 def test_the_number_of_remembered_addresses_is_bounded() -> None:
     vitals = HealthTable()
     for number in range(MAX_ADDRESSES + 1):
-        vitals.answered(str(number), 0.0)
-    assert not vitals.life("0", 0.0).known
-    assert vitals.life("1", 0.0).known
+        vitals.record_answer(str(number), 0.0)
+    assert not vitals.health_of("0", 0.0).known
+    assert vitals.health_of("1", 0.0).known

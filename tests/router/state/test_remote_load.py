@@ -32,75 +32,77 @@ def said(in_flight: int, *, ours: int = 0, at: float = 0.0) -> Report:
 
 def test_a_report_has_the_age_of_its_arrival() -> None:
     reports = Reports()
-    reports.hear(FAR, LLAMA, said(3, at=10.0))
-    assert reports.of(FAR, LLAMA, 12.5) == Reported(Load(3), 0, 2.5)
-    assert reports.of(OTHER, LLAMA, 12.5) is None
-    assert reports.of(FAR, Service("p", "qwen"), 12.5) is None
+    reports.record(FAR, LLAMA, said(3, at=10.0))
+    assert reports.newest(FAR, LLAMA, 12.5) == Reported(Load(3), 0, 2.5)
+    assert reports.newest(OTHER, LLAMA, 12.5) is None
+    assert reports.newest(FAR, Service("p", "qwen"), 12.5) is None
 
 
 def test_the_newest_report_counts() -> None:
     reports = Reports()
-    reports.hear(FAR, LLAMA, said(3))
-    reports.hear(FAR, LLAMA, said(1, at=1.0))
+    reports.record(FAR, LLAMA, said(3))
+    reports.record(FAR, LLAMA, said(1, at=1.0))
     assert [*reports.of_node(FAR, 1.0)] == [(LLAMA, Reported(Load(1), 0, 0.0))]
 
 
 def test_the_reports_of_a_lost_node_are_dropped() -> None:
     reports = Reports()
-    reports.hear(FAR, LLAMA, said(3))
+    reports.record(FAR, LLAMA, said(3))
     reports.forget(FAR)
     reports.forget(OTHER)
-    assert reports.of(FAR, LLAMA, 0.0) is None
+    assert reports.newest(FAR, LLAMA, 0.0) is None
     assert [*reports.of_node(FAR, 0.0)] == []
 
 
 def test_the_load_shown_follows_the_nodes_own_requests() -> None:
     report = Reported(Load(3, 2, 4, 9.0, 0.5), ours=2, age=1.0)
-    assert report.shown(2, 5.0) == Load(4, 1, 4, 9.0, 0.5)
-    assert report.shown(0, 5.0) == Load(3, 0, 4, 9.0, 0.5)
-    assert Reported(Load(1), ours=1, age=1.0).shown(0, 5.0) == Load()
+    assert report.current_load(2, 5.0) == Load(4, 1, 4, 9.0, 0.5)
+    assert report.current_load(0, 5.0) == Load(3, 0, 4, 9.0, 0.5)
+    assert Reported(Load(1), ours=1, age=1.0).current_load(0, 5.0) == Load()
 
 
 def test_load_that_is_not_repeated_has_ended() -> None:
     report = Load(3, 0, 4, 9.0, 0.5)
-    assert Reported(report, ours=0, age=5.0 * MISSED).shown(0, 5.0) == report
-    assert Reported(report, ours=0, age=5.1 * MISSED).shown(1, 5.0) == Load(1, 0, 4, 0.0, 0.5)
+    assert Reported(report, ours=0, age=5.0 * MISSED).current_load(0, 5.0) == report
+    assert Reported(report, ours=0, age=5.1 * MISSED).current_load(1, 5.0) == Load(
+        1, 0, 4, 0.0, 0.5
+    )
 
 
 def test_the_nodes_own_requests_are_not_counted_twice() -> None:
-    assert Reported(Load(5), ours=2, age=0.0).others == 3
-    assert Reported(Load(5), ours=5, age=0.0).others == 0
-    assert Reported(Load(5), ours=7, age=0.0).others == 0
+    assert Reported(Load(5), ours=2, age=0.0).requests_of_others == 3
+    assert Reported(Load(5), ours=5, age=0.0).requests_of_others == 0
+    assert Reported(Load(5), ours=7, age=0.0).requests_of_others == 0
 
 
 def test_queued_requests_count_like_those_in_flight() -> None:
-    assert Reported(Load(5, queued=4), ours=2, age=0.0).others == 7
+    assert Reported(Load(5, queued=4), ours=2, age=0.0).requests_of_others == 7
 
 
 def test_a_report_counts_half_after_its_half_life_and_nothing_in_the_end() -> None:
-    assert Reported(Load(8), 0, HALF_LIFE).others == 4
-    assert Reported(Load(MAX_COUNT), 0, 1e9).others == 0
+    assert Reported(Load(8), 0, HALF_LIFE).requests_of_others == 4
+    assert Reported(Load(MAX_COUNT), 0, 1e9).requests_of_others == 0
 
 
 @given(st.integers(0, MAX_COUNT), st.integers(0, 99), st.floats(0, 1e6), st.floats(0, 1e6))
 def test_a_report_never_gains_weight_with_age(
     in_flight: int, ours: int, age: float, more: float
 ) -> None:
-    young, old = (Reported(Load(in_flight), ours, a).others for a in (age, age + more))
+    young, old = (Reported(Load(in_flight), ours, a).requests_of_others for a in (age, age + more))
     assert 0 <= old <= young <= in_flight
 
 
 def test_the_node_and_replica_heard_longest_ago_are_evicted() -> None:
     reports = Reports()
     for number in range(MAX_NODES):
-        reports.hear(PeerId(f"n{number}"), LLAMA, said(1))
-    reports.hear(PeerId("n0"), LLAMA, said(2))
-    reports.hear(FAR, LLAMA, said(3))
-    assert reports.of(PeerId("n0"), LLAMA, 0.0)
-    assert reports.of(PeerId("n1"), LLAMA, 0.0) is None
+        reports.record(PeerId(f"n{number}"), LLAMA, said(1))
+    reports.record(PeerId("n0"), LLAMA, said(2))
+    reports.record(FAR, LLAMA, said(3))
+    assert reports.newest(PeerId("n0"), LLAMA, 0.0)
+    assert reports.newest(PeerId("n1"), LLAMA, 0.0) is None
     for number in range(MAX_REPLICAS):
-        reports.hear(FAR, Service("p", f"m{number}"), said(1))
-    assert reports.of(FAR, LLAMA, 0.0) is None
+        reports.record(FAR, Service("p", f"m{number}"), said(1))
+    assert reports.newest(FAR, LLAMA, 0.0) is None
     assert len([*reports.of_node(FAR, 0.0)]) == MAX_REPLICAS
 
 

@@ -25,73 +25,73 @@ def stuck() -> StuckWorkers:
 
 
 def answer(stuck: StuckWorkers, now: float, *, first_byte: float) -> None:
-    stuck.began(HERE, now).answered(first_byte, now + first_byte)
+    stuck.record_request(HERE, now).record_first_byte(first_byte, now + first_byte)
 
 
 def ask(stuck: StuckWorkers, now: float, *, answered: bool) -> None:
     assert stuck.claim_probe(HERE, now)
-    stuck.asked(HERE, now, answered=answered)
+    stuck.record_probe(HERE, now, answered=answered)
 
 
 def test_a_worker_without_requests_is_not_probed(stuck: StuckWorkers) -> None:
     answer(stuck, 0.0, first_byte=0.1)
     assert not stuck.claim_probe(HERE, 1e6)
-    assert not stuck.silent(HERE)
+    assert not stuck.is_silent(HERE)
 
 
 def test_a_worker_that_answers_probes_while_busy_is_silent_when_it_stops(
     stuck: StuckWorkers,
 ) -> None:
-    stuck.began(HERE, 0.0)
+    stuck.record_request(HERE, 0.0)
     ask(stuck, LEARN_AFTER, answered=True)
     assert not stuck.claim_probe(HERE, PATIENCE - 0.1)
     ask(stuck, PATIENCE, answered=False)
-    assert stuck.silent(HERE)
+    assert stuck.is_silent(HERE)
 
 
 def test_a_worker_that_never_answered_probes_while_busy_is_given_more_time(
     stuck: StuckWorkers,
 ) -> None:
-    stuck.began(HERE, 0.0)
+    stuck.record_request(HERE, 0.0)
     ask(stuck, LEARN_AFTER, answered=False)
     ask(stuck, PATIENCE, answered=False)
-    assert not stuck.silent(HERE)
+    assert not stuck.is_silent(HERE)
     ask(stuck, SURE, answered=False)
-    assert stuck.silent(HERE)
+    assert stuck.is_silent(HERE)
 
 
 def test_the_usual_first_byte_decides_how_long_is_too_long(stuck: StuckWorkers) -> None:
     answer(stuck, 0.0, first_byte=3.0)
-    stuck.began(HERE, 10.0)
+    stuck.record_request(HERE, 10.0)
     ask(stuck, 11.0, answered=True)
     assert not stuck.claim_probe(HERE, 21.9)
     ask(stuck, 22.0, answered=False)
-    assert stuck.silent(HERE)
+    assert stuck.is_silent(HERE)
 
 
 def test_a_slow_worker_that_answers_probes_is_never_silent(stuck: StuckWorkers) -> None:
-    stuck.began(HERE, 0.0)
+    stuck.record_request(HERE, 0.0)
     for second in range(1, 600):
         if stuck.claim_probe(HERE, float(second)):
-            stuck.asked(HERE, float(second), answered=True)
-        assert not stuck.silent(HERE)
+            stuck.record_probe(HERE, float(second), answered=True)
+        assert not stuck.is_silent(HERE)
 
 
 def test_first_bytes_of_other_requests_show_that_the_worker_works(stuck: StuckWorkers) -> None:
     answer(stuck, 0.0, first_byte=0.1)
-    stuck.began(HERE, 1.0)
+    stuck.record_request(HERE, 1.0)
     for second in range(2, 60):
         answer(stuck, float(second), first_byte=0.1)
         stuck.claim_probe(HERE, second + 0.9)
-        stuck.asked(HERE, second + 1.9, answered=False)
-    assert not stuck.silent(HERE)
+        stuck.record_probe(HERE, second + 1.9, answered=False)
+    assert not stuck.is_silent(HERE)
 
 
 def test_one_probe_runs_at_a_time_and_not_too_often(stuck: StuckWorkers) -> None:
-    stuck.began(HERE, 0.0)
+    stuck.record_request(HERE, 0.0)
     assert stuck.claim_probe(HERE, 3.0)
     assert not stuck.claim_probe(HERE, 100.0)
-    stuck.asked(HERE, 100.0, answered=True)
+    stuck.record_probe(HERE, 100.0, answered=True)
     answer(stuck, 100.0, first_byte=0.0)
     assert not stuck.claim_probe(HERE, 100.0 + LEARN_AFTER)
 
@@ -99,46 +99,46 @@ def test_one_probe_runs_at_a_time_and_not_too_often(stuck: StuckWorkers) -> None
 def test_probes_of_a_silent_worker_grow_rarer_and_an_answer_brings_it_back(
     stuck: StuckWorkers,
 ) -> None:
-    asked = stuck.began(HERE, 0.0)
+    asked = stuck.record_request(HERE, 0.0)
     ask(stuck, SURE, answered=False)
-    asked.left()
+    asked.record_no_answer()
     now, pauses = SURE, []
     for _ in range(4):
         before = now
         while not stuck.claim_probe(HERE, now):
             now += 0.25
         pauses.append(now - before)
-        stuck.asked(HERE, now, answered=False)
+        stuck.record_probe(HERE, now, answered=False)
     assert pauses == [ASK_AGAIN, 2.0, LONGEST_PAUSE, LONGEST_PAUSE]
     ask(stuck, now + LONGEST_PAUSE, answered=True)
-    assert not stuck.silent(HERE)
+    assert not stuck.is_silent(HERE)
 
 
 def test_a_late_first_byte_brings_a_silent_worker_back(stuck: StuckWorkers) -> None:
-    asked = stuck.began(HERE, 0.0)
+    asked = stuck.record_request(HERE, 0.0)
     ask(stuck, SURE, answered=False)
-    asked.answered(7.0, 7.0)
-    assert not stuck.silent(HERE)
+    asked.record_first_byte(7.0, 7.0)
+    assert not stuck.is_silent(HERE)
 
 
 def test_whether_a_worker_answers_probes_while_busy_is_tested_rarely(stuck: StuckWorkers) -> None:
-    asked = stuck.began(HERE, 0.0)
+    asked = stuck.record_request(HERE, 0.0)
     ask(stuck, LEARN_AFTER, answered=False)
-    asked.answered(0.6, 0.6)
-    asked = stuck.began(HERE, 10.0)
+    asked.record_first_byte(0.6, 0.6)
+    asked = stuck.record_request(HERE, 10.0)
     assert not stuck.claim_probe(HERE, 10.0 + LEARN_AFTER)
-    asked.answered(0.6, 10.6)
-    stuck.began(HERE, LEARN_AGAIN)
+    asked.record_first_byte(0.6, 10.6)
+    stuck.record_request(HERE, LEARN_AGAIN)
     assert stuck.claim_probe(HERE, LEARN_AGAIN + LEARN_AFTER)
 
 
 def test_memory_is_bounded_and_a_worker_with_requests_is_kept(stuck: StuckWorkers) -> None:
-    asked = stuck.began(HERE, 0.0)
+    asked = stuck.record_request(HERE, 0.0)
     for number in range(3 * MAX_WORKERS):
         address = f"http://127.0.0.1:1/{number}"
-        stuck.began(address, 0.0).answered(0.1, 0.1)
+        stuck.record_request(address, 0.0).record_first_byte(0.1, 0.1)
     assert len(stuck._workers) <= MAX_WORKERS
-    assert stuck.began(HERE, 1.0) is asked
+    assert stuck.record_request(HERE, 1.0) is asked
 
 
 steps = st.lists(
@@ -155,14 +155,14 @@ def test_only_an_unanswered_probe_makes_a_worker_silent(
     waiting: list[AskedWorker] = []
     for what, well, wait in taken:
         now += wait
-        before = stuck.silent(HERE)
+        before = stuck.is_silent(HERE)
         if what == "began":
-            waiting.append(stuck.began(HERE, now))
+            waiting.append(stuck.record_request(HERE, now))
         elif what == "ended" and waiting:
             asked = waiting.pop()
-            asked.answered(wait, now) if well else asked.left()
+            asked.record_first_byte(wait, now) if well else asked.record_no_answer()
         elif what == "ask" and stuck.claim_probe(HERE, now):
-            stuck.asked(HERE, now, answered=well)
-            assert not (well and stuck.silent(HERE))
+            stuck.record_probe(HERE, now, answered=well)
+            assert not (well and stuck.is_silent(HERE))
             continue
-        assert stuck.silent(HERE) <= before
+        assert stuck.is_silent(HERE) <= before

@@ -23,7 +23,7 @@ def told(asked: TextRequest, *said: OutputPiece) -> list[object]:
     """Return the events of several parts, one after the other."""
     left = iter(said)
     stream = ChoiceReader(asked, lambda _, __: next(left))
-    return [event for _ in said for event in stream.take(b"")] + list(stream.finish())
+    return [event for _ in said for event in stream.feed(b"")] + list(stream.finish())
 
 
 def test_a_text_comes_piece_by_piece_and_ends_with_its_usage() -> None:
@@ -49,8 +49,8 @@ def test_a_text_ends_before_a_stop_string_and_nothing_follows() -> None:
     stream = ChoiceReader(
         asked(stop="bc"), lambda _, data: OutputPiece(data.decode(), over=data == b"x")
     )
-    assert stream.take(b"ab") == [Delta("a")]
-    assert stream.take(b"cd") == [End("stop", 0, "bc"), Usage(2, 1, estimated=True)]
+    assert stream.feed(b"ab") == [Delta("a")]
+    assert stream.feed(b"cd") == [End("stop", 0, "bc"), Usage(2, 1, estimated=True)]
     assert stream.ended
     assert in_one_piece(asked(stop="b"), 0, OutputPiece("abc", "length", Usage(1, 1))) == [
         Delta("a"), End("stop", 0, "b"), Usage(1, 1),
@@ -89,7 +89,7 @@ LETTERS = st.text(alphabet="ab", max_size=12)
 
 
 def pieces(stops: StopFilter, text: list[str]) -> str:
-    return "".join(map(stops.take, text)) + stops.rest()
+    return "".join(map(stops.feed, text)) + stops.flush()
 
 
 @given(st.lists(LETTERS, max_size=6), st.lists(LETTERS.filter(bool), max_size=3))
@@ -113,14 +113,14 @@ def test_a_text_ends_before_the_first_stop_string_however_it_is_split(
 
 def test_only_characters_that_may_begin_a_stop_string_are_held_back() -> None:
     stops = StopFilter(["STOP"])
-    assert stops.take("go on ST") == "go on "
-    assert stops.take("ILL") == "STILL"
-    assert stops.take(" S") == " "
-    assert stops.take("TOP and more") == ""
-    assert (stops.take("never seen"), stops.rest(), stops.hit) == ("", "", "STOP")
+    assert stops.feed("go on ST") == "go on "
+    assert stops.feed("ILL") == "STILL"
+    assert stops.feed(" S") == " "
+    assert stops.feed("TOP and more") == ""
+    assert (stops.feed("never seen"), stops.flush(), stops.hit) == ("", "", "STOP")
 
 
 def test_held_back_characters_are_returned_when_the_text_ends() -> None:
     stops = StopFilter(["STOP"])
-    assert stops.take("the STO") == "the "
-    assert (stops.rest(), stops.rest()) == ("STO", "")
+    assert stops.feed("the STO") == "the "
+    assert (stops.flush(), stops.flush()) == ("STO", "")

@@ -91,19 +91,19 @@ class OverGrpc:
         return {
             name: grpc.unary_unary_rpc_method_handler(
                 answer,
-                request_deserializer=METHODS[name].asked.FromString,
-                response_serializer=METHODS[name].told.SerializeToString,
+                request_deserializer=METHODS[name].request_class.FromString,
+                response_serializer=METHODS[name].reply_class.SerializeToString,
             )
             for name, answer in answers.items()
         }
 
     async def health(self, said: Any, call: Any) -> Any:
         """Report that the backend is alive."""
-        return METHODS["Health"].told(message=b"OK")
+        return METHODS["Health"].reply_class(message=b"OK")
 
     async def load(self, said: Any, call: Any) -> Any:
         """Report success: the pipeline is loaded from the start."""
-        return METHODS["LoadModel"].told(success=True, message="loaded")
+        return METHODS["LoadModel"].reply_class(success=True, message="loaded")
 
     async def generate(self, said: Any, call: Any) -> Any:
         """Paint a picture, from an existing one if given, and write it to a path."""
@@ -114,9 +114,9 @@ class OverGrpc:
             else:
                 [image] = await self.studio.make(asked, said.width, said.height)
         except Refused as error:
-            return METHODS["GenerateImage"].told(success=False, message=str(error))
+            return METHODS["GenerateImage"].reply_class(success=False, message=str(error))
         image.save(said.dst, format="PNG")
-        return METHODS["GenerateImage"].told(success=True)
+        return METHODS["GenerateImage"].reply_class(success=True)
 
 
 def _count(given: object) -> int:

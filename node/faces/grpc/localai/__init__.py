@@ -62,14 +62,14 @@ def _locked(answer: Any, door: RpcAccess) -> Any:
     def check(call: Any) -> None:
         door.holder(shown_key(metadata_of(call)), call)
 
-    async def unary(asked: Any, call: Any) -> Any:
+    async def unary(request: Any, call: Any) -> Any:
         check(call)
-        return await answer(asked, call)
+        return await answer(request, call)
 
-    async def stream(asked: Any, call: Any) -> AsyncIterator[Any]:
+    async def stream(request: Any, call: Any) -> AsyncIterator[Any]:
         check(call)
-        async for told in answer(asked, call):
-            yield told
+        async for reply in answer(request, call):
+            yield reply
 
     return stream if inspect.isasyncgenfunction(answer) else unary
 
@@ -86,32 +86,33 @@ class _Face:
             "GetMetrics": self.metrics,
         }
 
-    async def health(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
-        return _METHODS["Health"].told(message=b"OK")
+    async def health(self, request: Any, call: Any) -> Any:  # noqa: ARG002
+        return _METHODS["Health"].reply_class(message=b"OK")
 
-    async def load(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
+    async def load(self, request: Any, call: Any) -> Any:  # noqa: ARG002
         # LocalAI expects a failure of loading in the message, with a status of success.
-        told = _METHODS["LoadModel"].told
-        model = asked.Model
-        if not model or not self.desk.known(model):
-            return told(success=False, message=f"no node serves the model {model[:200]!r}")
+        reply_class = _METHODS["LoadModel"].reply_class
+        model = request.Model
+        if not model or not self.desk.is_offered(model):
+            return reply_class(success=False, message=f"no node serves the model {model[:200]!r}")
         self.desk.meant = model
-        return told(success=True, message=f"{model} is served by the mesh")
+        return reply_class(success=True, message=f"{model} is served by the mesh")
 
-    async def status(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
-        model = self.desk.named(call)
+    async def status(self, request: Any, call: Any) -> Any:  # noqa: ARG002
+        model = self.desk.model_of(call)
         memory = message_class("backend.MemoryUsageData")()
-        served = bool(model) and self.desk.served(model)
-        if served and (said := await self.desk.status(call)):
-            memory = parse_message(_METHODS["Status"].told, said).memory
+        served = bool(model) and self.desk.is_served(model)
+        if served and (status_body := await self.desk.status(call)):
+            memory = parse_message(_METHODS["Status"].reply_class, status_body).memory
         state = _UNINITIALIZED if not model else _READY if served else _ERROR
-        return _METHODS["Status"].told(state=state, memory=memory)
+        return _METHODS["Status"].reply_class(state=state, memory=memory)
 
-    async def metrics(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
-        told, last = _METHODS["GetMetrics"].told, self.desk.last.get(self.desk.named(call))
+    async def metrics(self, request: Any, call: Any) -> Any:  # noqa: ARG002
+        reply_class = _METHODS["GetMetrics"].reply_class
+        last = self.desk.last.get(self.desk.model_of(call))
         if last is None:
-            return told()
-        return told(
+            return reply_class()
+        return reply_class(
             tokens_per_second=last.speed,
             tokens_generated=texts.int32(last.usage.completion),
             prompt_tokens_processed=texts.int32(last.usage.prompt),

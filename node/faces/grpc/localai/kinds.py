@@ -44,80 +44,82 @@ _SECOND = 1_000_000_000
 _ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}")
 
 
-def file_handlers(desk: ModelLookup, root: Path | None) -> dict[str, Any]:
+def file_handlers(lookup: ModelLookup, root: Path | None) -> dict[str, Any]:
     """Return the handlers of RPCs with files; without a directory each refuses and names the setting."""
-    made = _Files(desk, root)
+    files = _Files(lookup, root)
     return {
-        "GenerateImage": made.image,
-        "AudioTranscription": made.transcription,
-        "TTS": made.speech,
-        "SoundGeneration": made.sound,
+        "GenerateImage": files.image,
+        "AudioTranscription": files.transcription,
+        "TTS": files.speech,
+        "SoundGeneration": files.sound,
     }
 
 
 class _Files:
-    def __init__(self, desk: ModelLookup, root: Path | None) -> None:
-        self._desk = desk
+    def __init__(self, lookup: ModelLookup, root: Path | None) -> None:
+        self._desk = lookup
         self._root = root
 
-    async def image(self, asked: Any, call: Any) -> Any:
-        to = self._path(asked.dst, "dst")
-        prompt = asked.positive_prompt
-        if asked.negative_prompt:
-            prompt += f"|{asked.negative_prompt}"
+    async def image(self, request: Any, call: Any) -> Any:
+        to = self._path(request.dst, "dst")
+        prompt = request.positive_prompt
+        if request.negative_prompt:
+            prompt += f"|{request.negative_prompt}"
         fields: dict[str, object] = {"prompt": prompt, "n": 1, "response_format": "b64_json"}
-        if asked.width > 0 and asked.height > 0:
-            fields["size"] = f"{asked.width}x{asked.height}"
-        fields |= {"step": asked.step} if asked.step > 0 else {}
-        fields |= {"seed": asked.seed & 0xFFFFFFFF} if asked.seed not in (0, -1) else {}
-        words = {"mode": "mode", "clip_skip": "CLIPSkip", "enable_parameters": "EnableParameters"}
-        own = {name: field for name, field in words.items() if getattr(asked, field)}
-        fields |= {name: getattr(asked, field) for name, field in own.items()}
-        if asked.src:
-            source = await self._read(asked.src, "src")
-            image = ("image", asked.src, source)
-            body = await self._form(call, Kind.IMAGE_EDIT, fields, image, own)
+        if request.width > 0 and request.height > 0:
+            fields["size"] = f"{request.width}x{request.height}"
+        fields |= {"step": request.step} if request.step > 0 else {}
+        fields |= {"seed": request.seed & 0xFFFFFFFF} if request.seed not in (0, -1) else {}
+        names = {"mode": "mode", "clip_skip": "CLIPSkip", "enable_parameters": "EnableParameters"}
+        set_fields = {name: field for name, field in names.items() if getattr(request, field)}
+        fields |= {name: getattr(request, field) for name, field in set_fields.items()}
+        if request.src:
+            source = await self._read(request.src, "src")
+            image = ("image", request.src, source)
+            body = await self._form(call, Kind.IMAGE_EDIT, fields, image, set_fields)
         else:
-            body = await self._desk.body(call, Kind.IMAGE, fields, own)
+            body = await self._desk.body(call, Kind.IMAGE, fields, set_fields)
         await self._write(to, _image(body))
-        return _METHODS["GenerateImage"].told(success=True, message="Image generated")
+        return _METHODS["GenerateImage"].reply_class(success=True, message="Image generated")
 
-    async def transcription(self, asked: Any, call: Any) -> Any:
+    async def transcription(self, request: Any, call: Any) -> Any:
         # Despite its name, `dst` is the recording to transcribe.
-        sound = await self._read(asked.dst, "dst")
-        kind = Kind.TRANSLATION if asked.translate else Kind.TRANSCRIPTION
+        sound = await self._read(request.dst, "dst")
+        kind = Kind.TRANSLATION if request.translate else Kind.TRANSCRIPTION
         fields: dict[str, object] = {"response_format": "verbose_json"}
-        fields |= {"language": asked.language} if asked.language else {}
-        said = transcript_of(await self._form(call, kind, fields, ("file", asked.dst, sound)))
-        heard = [_segment(at, one) for at, one in enumerate(said.segments)]
-        return _METHODS["AudioTranscription"].told(segments=heard, text=said.text)
+        fields |= {"language": request.language} if request.language else {}
+        transcript = transcript_of(
+            await self._form(call, kind, fields, ("file", request.dst, sound))
+        )
+        segments = [_segment(index, segment) for index, segment in enumerate(transcript.segments)]
+        return _METHODS["AudioTranscription"].reply_class(segments=segments, text=transcript.text)
 
-    async def speech(self, asked: Any, call: Any) -> Any:
-        to = self._path(asked.dst, "dst")
-        fields: dict[str, object] = {"input": asked.text, "response_format": "wav"}
-        fields |= {"voice": asked.voice} if asked.voice else {}
-        fields |= {"language": asked.language} if asked.language else {}
+    async def speech(self, request: Any, call: Any) -> Any:
+        to = self._path(request.dst, "dst")
+        fields: dict[str, object] = {"input": request.text, "response_format": "wav"}
+        fields |= {"voice": request.voice} if request.voice else {}
+        fields |= {"language": request.language} if request.language else {}
         await self._write(to, await self._desk.body(call, Kind.SPEECH, fields))
-        return _METHODS["TTS"].told(success=True)
+        return _METHODS["TTS"].reply_class(success=True)
 
-    async def sound(self, asked: Any, call: Any) -> Any:
-        to = self._path(asked.dst, "dst")
-        fields: dict[str, object] = {"text": asked.text}
-        if asked.HasField("duration"):
-            fields["duration_seconds"] = round(asked.duration, 3)
-        if asked.HasField("temperature"):
-            fields["prompt_influence"] = round(asked.temperature, 6)
-        if asked.HasField("sample"):
-            fields["do_sample"] = asked.sample
+    async def sound(self, request: Any, call: Any) -> Any:
+        to = self._path(request.dst, "dst")
+        fields: dict[str, object] = {"text": request.text}
+        if request.HasField("duration"):
+            fields["duration_seconds"] = round(request.duration, 3)
+        if request.HasField("temperature"):
+            fields["prompt_influence"] = round(request.temperature, 6)
+        if request.HasField("sample"):
+            fields["do_sample"] = request.sample
         own: dict[str, str] = {}
-        if asked.src:
-            source = base64.b64encode(await self._read(asked.src, "src")).decode()
+        if request.src:
+            source = base64.b64encode(await self._read(request.src, "src")).decode()
             fields["src"] = f"data:application/octet-stream;base64,{source}"
             own["src"] = "src"
-        if asked.HasField("src_divisor"):
-            fields["src_divisor"] = asked.src_divisor
+        if request.HasField("src_divisor"):
+            fields["src_divisor"] = request.src_divisor
         await self._write(to, await self._desk.body(call, Kind.SOUND, fields, own))
-        return _METHODS["SoundGeneration"].told(success=True)
+        return _METHODS["SoundGeneration"].reply_class(success=True)
 
     async def _form(
         self,
@@ -127,28 +129,28 @@ class _Files:
         file: tuple[str, str, bytes],
         own: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes:
-        asked = self._desk.request(call, kind, fields)
-        form, content_type = _form({"model": asked.model, **fields}, file)
-        request = replace(asked, body=form, content_type=content_type)
-        return await self._desk.told(call, request, own)
+        openai_request = self._desk.request(call, kind, fields)
+        form, content_type = _form({"model": openai_request.model, **fields}, file)
+        request = replace(openai_request, body=form, content_type=content_type)
+        return await self._desk.whole_answer(call, request, own)
 
-    def _path(self, given: str, name: str) -> Path:
+    def _path(self, text: str, name: str) -> Path:
         """Return the resolved path, which must lie under the directory; raise `RpcRefused` or `BadRequest`."""
         if self._root is None:
-            words = "files are exchanged in one directory: set faces.localai_files of the node"
-            raise RpcRefused("FAILED_PRECONDITION", words)
-        if not given or "\0" in given:
+            message = "files are exchanged in one directory: set faces.localai_files of the node"
+            raise RpcRefused("FAILED_PRECONDITION", message)
+        if not text or "\0" in text:
             raise BadRequest(f"{name} must be the path of a file", param=name)
         try:
-            path = Path(given).resolve()
+            path = Path(text).resolve()
         except (OSError, RuntimeError) as error:
             raise BadRequest(f"{name} is no path", param=name) from error
         if self._root not in path.parents:
             raise RpcRefused("PERMISSION_DENIED", f"{name} must lie under {self._root}")
         return path
 
-    async def _read(self, given: str, name: str) -> bytes:
-        path = self._path(given, name)
+    async def _read(self, text: str, name: str) -> bytes:
+        path = self._path(text, name)
         try:
             return await asyncio.to_thread(_content, path)
         except OSError as error:
@@ -188,10 +190,10 @@ def _image(body: bytes) -> bytes:
     return first
 
 
-def _segment(at: int, heard: Segment) -> Any:
-    made = message_class("backend.TranscriptSegment")
-    first, last = (round(max(0.0, min(t, 1e9)) * _SECOND) for t in (heard.start, heard.end))
-    return made(id=at, start=first, end=last, text=heard.text, tokens=heard.tokens)
+def _segment(index: int, segment: Segment) -> Any:
+    segment_class = message_class("backend.TranscriptSegment")
+    first, last = (round(max(0.0, min(t, 1e9)) * _SECOND) for t in (segment.start, segment.end))
+    return segment_class(id=index, start=first, end=last, text=segment.text, tokens=segment.tokens)
 
 
 def _form(fields: dict[str, object], file: tuple[str, str, bytes]) -> tuple[bytes, str]:
@@ -213,9 +215,9 @@ def _form(fields: dict[str, object], file: tuple[str, str, bytes]) -> tuple[byte
 _METHODS = methods_of(LOCALAI)
 
 
-def handlers(desk: ModelLookup) -> dict[str, Any]:
+def handlers(lookup: ModelLookup) -> dict[str, Any]:
     """Return the handlers of RPCs without files."""
-    columns = _Columns(desk)
+    columns = _Columns(lookup)
     return {
         "Embedding": columns.embedding,
         "TokenizeString": columns.tokenize,
@@ -228,61 +230,65 @@ def handlers(desk: ModelLookup) -> dict[str, Any]:
 
 
 class _Columns:
-    def __init__(self, desk: ModelLookup) -> None:
-        self._desk = desk
+    def __init__(self, lookup: ModelLookup) -> None:
+        self._desk = lookup
 
-    async def embedding(self, asked: Any, call: Any) -> Any:
-        wanted = asked.Embeddings or list(asked.EmbeddingTokens)
-        if not wanted:
+    async def embedding(self, request: Any, call: Any) -> Any:
+        inputs = request.Embeddings or list(request.EmbeddingTokens)
+        if not inputs:
             raise BadRequest("Embeddings or EmbeddingTokens must hold a text", param="Embeddings")
-        fields = {"input": wanted, "encoding_format": "float"}
+        fields = {"input": inputs, "encoding_format": "float"}
         [vector] = vectors_of(await self._desk.body(call, Kind.EMBEDDING, fields), 1).vectors
-        return _METHODS["Embedding"].told(embeddings=vector)
+        return _METHODS["Embedding"].reply_class(embeddings=vector)
 
-    async def tokenize(self, asked: Any, call: Any) -> Any:
-        tokens = tokens_of(await self._desk.body(call, Kind.TOKENIZE, {"content": asked.Prompt}))
-        return _METHODS["TokenizeString"].told(length=len(tokens), tokens=tokens)
+    async def tokenize(self, request: Any, call: Any) -> Any:
+        tokens = tokens_of(await self._desk.body(call, Kind.TOKENIZE, {"content": request.Prompt}))
+        return _METHODS["TokenizeString"].reply_class(length=len(tokens), tokens=tokens)
 
-    async def rerank(self, asked: Any, call: Any) -> Any:
-        fields: dict[str, object] = {"query": asked.query, "documents": list(asked.documents)}
-        if asked.top_n > 0:
-            fields["top_n"] = asked.top_n
+    async def rerank(self, request: Any, call: Any) -> Any:
+        fields: dict[str, object] = {"query": request.query, "documents": list(request.documents)}
+        if request.top_n > 0:
+            fields["top_n"] = request.top_n
         body = await self._desk.body(call, Kind.RERANK, fields)
-        said = ranking_of(body, len(asked.documents))
+        ranking = ranking_of(body, len(request.documents))
         result = message_class("backend.DocumentResult")
         results = [
-            result(index=one.index, text=asked.documents[one.index], relevance_score=one.score)
-            for one in said.ranked
+            result(
+                index=ranked.index,
+                text=request.documents[ranked.index],
+                relevance_score=ranked.score,
+            )
+            for ranked in ranking.ranked
         ]
-        read = said.usage.prompt if said.usage else 0
+        read = ranking.usage.prompt if ranking.usage else 0
         usage = message_class("backend.Usage")(
-            total_tokens=int32(max(said.total, read)), prompt_tokens=int32(read)
+            total_tokens=int32(max(ranking.total, read)), prompt_tokens=int32(read)
         )
-        return _METHODS["Rerank"].told(usage=usage, results=results)
+        return _METHODS["Rerank"].reply_class(usage=usage, results=results)
 
-    async def stores_set(self, asked: Any, call: Any) -> Any:
-        values = [encode_value(value.Bytes) for value in asked.Values]
-        fields = {"keys": _keys(asked.Keys), "values": values}
+    async def stores_set(self, request: Any, call: Any) -> Any:
+        values = [encode_value(value.Bytes) for value in request.Values]
+        fields = {"keys": _keys(request.Keys), "values": values}
         await self._desk.body(call, Kind.STORE_SET, fields)
-        return _METHODS["StoresSet"].told(success=True)
+        return _METHODS["StoresSet"].reply_class(success=True)
 
-    async def stores_delete(self, asked: Any, call: Any) -> Any:
-        await self._desk.body(call, Kind.STORE_DELETE, {"keys": _keys(asked.Keys)})
-        return _METHODS["StoresDelete"].told(success=True)
+    async def stores_delete(self, request: Any, call: Any) -> Any:
+        await self._desk.body(call, Kind.STORE_DELETE, {"keys": _keys(request.Keys)})
+        return _METHODS["StoresDelete"].reply_class(success=True)
 
-    async def stores_get(self, asked: Any, call: Any) -> Any:
-        body = await self._desk.body(call, Kind.STORE_GET, {"keys": _keys(asked.Keys)})
-        return _METHODS["StoresGet"].told(**_written(columns_of(body)))
+    async def stores_get(self, request: Any, call: Any) -> Any:
+        body = await self._desk.body(call, Kind.STORE_GET, {"keys": _keys(request.Keys)})
+        return _METHODS["StoresGet"].reply_class(**_written(columns_of(body)))
 
-    async def stores_find(self, asked: Any, call: Any) -> Any:
-        fields: dict[str, object] = {"key": list(asked.Key.Floats)}
-        if asked.TopK > 0:
-            fields["topk"] = asked.TopK
-        found = columns_of(await self._desk.body(call, Kind.STORE_FIND, fields))
-        if len(found.similarities) != len(found.keys):
+    async def stores_find(self, request: Any, call: Any) -> Any:
+        fields: dict[str, object] = {"key": list(request.Key.Floats)}
+        if request.TopK > 0:
+            fields["topk"] = request.TopK
+        columns = columns_of(await self._desk.body(call, Kind.STORE_FIND, fields))
+        if len(columns.similarities) != len(columns.keys):
             raise WorkerFailed("the answer has no similarities")
-        told = _METHODS["StoresFind"].told
-        return told(**_written(found), Similarities=found.similarities)
+        reply_class = _METHODS["StoresFind"].reply_class
+        return reply_class(**_written(columns), Similarities=columns.similarities)
 
 
 def _keys(keys: Any) -> list[list[float]]:

@@ -46,52 +46,52 @@ class ModelLookup:
         self.meant = ""
         self.last: dict[str, ModelReply] = {}
 
-    def named(self, call: Any) -> str:
+    def model_of(self, call: Any) -> str:
         """Return the model that a call means, `""` when none is named."""
-        said = metadata_of(call).get("x-model", "")
-        return said or self.meant or self.context.settings.faces.default_model
+        model = metadata_of(call).get("x-model", "")
+        return model or self.meant or self.context.settings.faces.default_model
 
-    def known(self, model: str) -> bool:
+    def is_offered(self, model: str) -> bool:
         """Return whether any node offers a model, ready or not."""
         explained = self.context.router.explain(self._probe(model))
         return bool(explained.ordered or explained.excluded)
 
-    def served(self, model: str) -> bool:
+    def is_served(self, model: str) -> bool:
         """Return whether a model has a candidate now."""
         return bool(self.context.router.explain(self._probe(model)).ordered)
 
     def request(
-        self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None = None
+        self, call: Any, kind: Kind, fields: Mapping[str, object], verbatim: Verbatim | None = None
     ) -> Request:
         """Return the request of a call; raise `RpcRefused` without a model, an `AuthError`, or what `request_of` raises."""
-        model = self.named(call)
+        model = self.model_of(call)
         if not model:
-            words = "name a model: with LoadModel, in the metadata x-model, or by faces.default_model of the node"
-            raise RpcRefused("FAILED_PRECONDITION", words)
-        said, holder = {"model": model, **fields}, self._holder(call)
-        return request_of(self.context, kind, said, metadata_of(call), own, holder)
+            message = "name a model: with LoadModel, in the metadata x-model, or by faces.default_model of the node"
+            raise RpcRefused("FAILED_PRECONDITION", message)
+        body, holder = {"model": model, **fields}, self._holder(call)
+        return request_of(self.context, kind, body, metadata_of(call), verbatim, holder)
 
     def _holder(self, call: Any) -> Principal:
         return self._door.holder(shown_key(metadata_of(call)), call)
 
     @asynccontextmanager
-    async def asked(
-        self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None
+    async def answer(
+        self, call: Any, kind: Kind, fields: Mapping[str, object], verbatim: Verbatim | None
     ) -> AsyncIterator[ModelAnswer]:
         """Have a text written, to be read as it arrives; the caller of this method then records its usage, see `done`.
 
-        `own` is the same request in LocalAI's protocol.
+        `verbatim` is the same request in LocalAI's protocol.
         """
         async with model_answer(
-            self.context, self._holder(call), self.request(call, kind, fields, own)
-        ) as told:
-            yield told
+            self.context, self._holder(call), self.request(call, kind, fields, verbatim)
+        ) as answer:
+            yield answer
 
     def done(self, call: Any, usage: Usage | None, seconds: float) -> None:
         """Record the usage of a text, if its worker reported it."""
         if usage is None or usage.estimated:
             return
-        model = self.named(call)
+        model = self.model_of(call)
         self.last.pop(model, None)
         self.last[model] = ModelReply(usage, usage.completion / seconds if seconds > 0 else 0.0)
         if len(self.last) > MAX_MODELS:
@@ -105,25 +105,25 @@ class ModelLookup:
         own: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes:
         """Return an answer in one piece; `own` maps fields that only few workers support to the caller's names."""
-        return await self.told(call, self.request(call, kind, fields), own)
+        return await self.whole_answer(call, self.request(call, kind, fields), own)
 
-    async def told(self, call: Any, request: Request, own: Mapping[str, str]) -> bytes:
+    async def whole_answer(self, call: Any, request: Request, own: Mapping[str, str]) -> bytes:
         """Return the answer in one piece to a request, and list the parameters without effect in the metadata."""
-        async with model_answer(self.context, self._holder(call), request) as told:
-            name_dropped(call, told, {**_SAME, **own}, own.values())
-            return await told.body()
+        async with model_answer(self.context, self._holder(call), request) as answer:
+            name_dropped(call, answer, {**_SAME, **own}, own.values())
+            return await answer.body()
 
     async def status(self, call: Any) -> bytes:
         """Return the status that a worker of this protocol reports within `_STATUS_SECONDS`; else `b""`."""
         # OpenAI's form has no equivalent, so only such workers answer. An empty message would look like none.
-        own = Verbatim(LOCALAI, "Status", _EMPTY, needs="Status")
-        request = self.request(call, Kind.COMPLETION, {"prompt": "", "max_tokens": 1}, own)
+        verbatim = Verbatim(LOCALAI, "Status", _EMPTY, needs="Status")
+        request = self.request(call, Kind.COMPLETION, {"prompt": "", "max_tokens": 1}, verbatim)
         try:
             async with (
                 asyncio.timeout(_STATUS_SECONDS),
-                model_answer(self.context, self._holder(call), request) as told,
+                model_answer(self.context, self._holder(call), request) as answer,
             ):
-                return await told.body() if told.verbatim else b""
+                return await answer.body() if answer.verbatim else b""
         except (RouterError, TimeoutError):
             return b""
 

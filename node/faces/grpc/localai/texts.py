@@ -29,7 +29,7 @@ from router.translate.verbatim import LOCALAI as LOCALAI_WORDS
 from router.translate.verbatim import Verbatim
 
 _USUAL_REPEAT = 64
-_REPLY = methods_of(LOCALAI)["Predict"].told
+_REPLY = methods_of(LOCALAI)["Predict"].reply_class
 _DELTA = message_class("backend.ChatDelta")
 _CALL = message_class("backend.ToolCallDelta")
 
@@ -44,41 +44,43 @@ NAMES: Mapping[str, str] = {
 """Names in OpenAI's form, or llama.cpp's → fields of a prediction."""
 
 
-def handlers(desk: ModelLookup) -> dict[str, Any]:
+def handlers(lookup: ModelLookup) -> dict[str, Any]:
     """Return the handlers of RPCs for texts."""
-    texts = _Texts(desk)
+    texts = _Texts(lookup)
     return {"Predict": texts.predict, "PredictStream": texts.stream}
 
 
 class _Texts:
-    def __init__(self, desk: ModelLookup) -> None:
-        self._desk = desk
+    def __init__(self, lookup: ModelLookup) -> None:
+        self._desk = lookup
 
-    async def predict(self, asked: Any, call: Any) -> Any:
-        kind, fields = request_in_openai_form(asked)
+    async def predict(self, request: Any, call: Any) -> Any:
+        kind, fields = request_in_openai_form(request)
         began = time.monotonic()
-        async with self._desk.asked(call, kind, fields, _verbatim(asked, "Predict")) as told:
-            name_dropped(call, told, NAMES, fields_without_effect(asked))
-            if told.verbatim:
-                reply = parse_message(_REPLY, await told.body())
+        async with self._desk.answer(call, kind, fields, _verbatim(request, "Predict")) as answer:
+            name_dropped(call, answer, NAMES, fields_without_effect(request))
+            if answer.verbatim:
+                reply = parse_message(_REPLY, await answer.body())
                 self._desk.done(call, _usage(reply), time.monotonic() - began)
-                return _Cut(asked).whole(reply)
-            heard = [event async for events in told.events() for event in events]
-        self._desk.done(call, text_parser.usage_of(heard), time.monotonic() - began)
-        return _reply(text_parser.text_of(heard), heard)
+                return _Cut(request).whole(reply)
+            text_events = [event async for events in answer.events() for event in events]
+        self._desk.done(call, text_parser.usage_of(text_events), time.monotonic() - began)
+        return _reply(text_parser.text_of(text_events), text_events)
 
-    async def stream(self, asked: Any, call: Any) -> AsyncIterator[Any]:
-        kind, fields = request_in_openai_form(asked)
+    async def stream(self, request: Any, call: Any) -> AsyncIterator[Any]:
+        kind, fields = request_in_openai_form(request)
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         ends: list[Heard] = []
         began = time.monotonic()
-        async with self._desk.asked(call, kind, fields, _verbatim(asked, "PredictStream")) as told:
-            name_dropped(call, told, NAMES, fields_without_effect(asked))
-            if told.verbatim:
-                async for said in self._own(asked, call, told, began):
-                    yield said
+        async with self._desk.answer(
+            call, kind, fields, _verbatim(request, "PredictStream")
+        ) as answer:
+            name_dropped(call, answer, NAMES, fields_without_effect(request))
+            if answer.verbatim:
+                async for reply in self._own(request, call, answer, began):
+                    yield reply
                 return
-            async for events in told.events():
+            async for events in answer.events():
                 text, calls = text_parser.text_of(events), _calls(events)
                 ends += [event for event in events if not isinstance(event, Delta | CallPart)]
                 if text or calls:
@@ -87,15 +89,15 @@ class _Texts:
         yield _reply("", ends)
 
     async def _own(
-        self, asked: Any, call: Any, told: ModelAnswer, began: float
+        self, request: Any, call: Any, answer: ModelAnswer, began: float
     ) -> AsyncIterator[Any]:
         """Pass on the replies of a worker of this protocol as they arrive, up to a stop string."""
-        cut = _Cut(asked)
-        async for said in told.messages():
-            if isinstance(said, Usage):
-                self._desk.done(call, said, time.monotonic() - began)
+        cut = _Cut(request)
+        async for message in answer.messages():
+            if isinstance(message, Usage):
+                self._desk.done(call, message, time.monotonic() - began)
             else:
-                yield cut.next(parse_message(_REPLY, said))
+                yield cut.next(parse_message(_REPLY, message))
             if cut.over:
                 return
         if (rest := cut.rest()) is not None:
@@ -108,9 +110,9 @@ class _Cut:
     Without stop strings, replies are passed on as they are.
     """
 
-    def __init__(self, asked: Any) -> None:
-        self._stops = StopFilter(stops_of(asked.StopPrompts, "StopPrompts"))
-        self._idle = not any(asked.StopPrompts)
+    def __init__(self, request: Any) -> None:
+        self._stops = StopFilter(stops_of(request.StopPrompts, "StopPrompts"))
+        self._idle = not any(request.StopPrompts)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
@@ -120,13 +122,13 @@ class _Cut:
     def next(self, reply: Any) -> Any:
         """Return the next reply, without text that may be the beginning of a stop string."""
         if not self._idle:
-            shown = self._stops.take(self._decoder.decode(reply.message))
+            shown = self._stops.feed(self._decoder.decode(reply.message))
             reply.message = shown.encode(errors="replace")
         return reply
 
     def rest(self) -> Any:
         """Return the text that was held back, where the text ended by itself; `None` for nothing."""
-        text = self._stops.take(self._decoder.decode(b"", final=True)) + self._stops.rest()
+        text = self._stops.feed(self._decoder.decode(b"", final=True)) + self._stops.flush()
         return _REPLY(message=text.encode(errors="replace")) if text else None
 
     def whole(self, reply: Any) -> Any:
@@ -137,55 +139,55 @@ class _Cut:
         return reply
 
 
-def fields_without_effect(asked: Any) -> list[str]:
+def fields_without_effect(request: Any) -> list[str]:
     """Return the names of set fields without an equivalent in OpenAI's form; LocalAI's own defaults do not count as set."""
-    wanted = {
-        "NegativePrompt": asked.NegativePrompt,
-        "NegativePromptScale": asked.NegativePromptScale if asked.NegativePrompt else 0,
-        "TailFreeSamplingZ": asked.TailFreeSamplingZ not in (0, 1),
-        "PenalizeNL": asked.PenalizeNL,
-        "Logprobs": asked.Logprobs,
-        "TopLogprobs": asked.TopLogprobs,
-        "Metadata": asked.Metadata,
+    effects = {
+        "NegativePrompt": request.NegativePrompt,
+        "NegativePromptScale": request.NegativePromptScale if request.NegativePrompt else 0,
+        "TailFreeSamplingZ": request.TailFreeSamplingZ not in (0, 1),
+        "PenalizeNL": request.PenalizeNL,
+        "Logprobs": request.Logprobs,
+        "TopLogprobs": request.TopLogprobs,
+        "Metadata": request.Metadata,
     }
-    return [name for name, value in wanted.items() if value]
+    return [name for name, value in effects.items() if value]
 
 
-def _verbatim(asked: Any, call: str) -> Verbatim:
+def _verbatim(request: Any, call: str) -> Verbatim:
     """Return a prediction in LocalAI's own protocol."""
-    return Verbatim(LOCALAI_WORDS, call, asked.SerializeToString())
+    return Verbatim(LOCALAI_WORDS, call, request.SerializeToString())
 
 
 def _usage(reply: Any) -> Usage | None:
-    known = reply.tokens > 0 and reply.prompt_tokens > 0
-    return Usage(reply.prompt_tokens, reply.tokens) if known else None
+    is_known = reply.tokens > 0 and reply.prompt_tokens > 0
+    return Usage(reply.prompt_tokens, reply.tokens) if is_known else None
 
 
-def request_in_openai_form(asked: Any) -> tuple[Kind, dict[str, object]]:
+def request_in_openai_form(request: Any) -> tuple[Kind, dict[str, object]]:
     """Return a prediction in OpenAI's form; raise `BadRequest`."""
-    fields = _sampling(asked)
-    seen = {"Images": asked.Images, "Audios": asked.Audios, "Videos": asked.Videos}
-    if not (asked.UseTokenizerTemplate and asked.Messages):
-        for name in (name for name, files in seen.items() if files):
-            words = f"{name.lower()} are part of chats only: set UseTokenizerTemplate"
-            raise BadRequest(words, param=name)
-        return Kind.COMPLETION, {**fields, "prompt": asked.Prompt}
-    messages = [_message(message) for message in asked.Messages]
-    if any(seen.values()):
-        _add_media(messages, asked)
-    tools = {"tools": _json(asked.Tools, "Tools"), "tool_choice": _choice(asked.ToolChoice)}
+    fields = _sampling(request)
+    media = {"Images": request.Images, "Audios": request.Audios, "Videos": request.Videos}
+    if not (request.UseTokenizerTemplate and request.Messages):
+        for name in (name for name, files in media.items() if files):
+            reason = f"{name.lower()} are part of chats only: set UseTokenizerTemplate"
+            raise BadRequest(reason, param=name)
+        return Kind.COMPLETION, {**fields, "prompt": request.Prompt}
+    messages = [_message(message) for message in request.Messages]
+    if any(media.values()):
+        _add_media(messages, request)
+    tools = {"tools": _json(request.Tools, "Tools"), "tool_choice": _choice(request.ToolChoice)}
     fields |= {name: value for name, value in tools.items() if value}
     return Kind.CHAT, {**fields, "messages": messages}
 
 
 def _message(message: Any) -> dict[str, object]:
-    said: dict[str, object] = {"role": message.role, "content": message.content}
+    message_fields: dict[str, object] = {"role": message.role, "content": message.content}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if value := getattr(message, name):
-            said[name] = value
+            message_fields[name] = value
     if message.tool_calls:
-        said["tool_calls"] = _json(message.tool_calls, "Messages.tool_calls")
-    return said
+        message_fields["tool_calls"] = _json(message.tool_calls, "Messages.tool_calls")
+    return message_fields
 
 
 def _choice(text: str) -> object:
@@ -193,39 +195,39 @@ def _choice(text: str) -> object:
     return _json(text, "ToolChoice") if text[:1] in ("{", '"') else text
 
 
-def _sampling(asked: Any) -> dict[str, object]:
+def _sampling(request: Any) -> dict[str, object]:
     # Floats have 32 bits: without rounding, 0.7 would become 0.699999988.
-    wanted: Mapping[str, object] = {
-        "max_tokens": asked.Tokens if asked.Tokens > 0 else None,
-        "temperature": _rounded(asked.Temperature),
-        "top_p": _rounded(asked.TopP) or None,
-        "top_k": asked.TopK if asked.TopK > 0 else None,
-        "typical_p": _rounded(asked.TypicalP) or None,
-        "repetition_penalty": _rounded(asked.Penalty) or None,
-        "frequency_penalty": _rounded(asked.FrequencyPenalty) or None,
-        "presence_penalty": _rounded(asked.PresencePenalty) or None,
+    sampling: Mapping[str, object] = {
+        "max_tokens": request.Tokens if request.Tokens > 0 else None,
+        "temperature": _rounded(request.Temperature),
+        "top_p": _rounded(request.TopP) or None,
+        "top_k": request.TopK if request.TopK > 0 else None,
+        "typical_p": _rounded(request.TypicalP) or None,
+        "repetition_penalty": _rounded(request.Penalty) or None,
+        "frequency_penalty": _rounded(request.FrequencyPenalty) or None,
+        "presence_penalty": _rounded(request.PresencePenalty) or None,
         # Unsigned 32-bit seeds arrive as signed numbers; -1 means no seed.
-        "seed": asked.Seed & 0xFFFFFFFF if asked.Seed not in (0, -1) else None,
-        "stop": stops_of(asked.StopPrompts, "StopPrompts") or None,
-        "logit_bias": _json(asked.LogitBias, "LogitBias"),
-        "min_p": _rounded(asked.MinP) or None,
-        "repeat_last_n": asked.Repeat if asked.Repeat not in (0, _USUAL_REPEAT) else None,
-        "grammar": asked.Grammar or None,
-        "ignore_eos": asked.IgnoreEOS or None,
-        "n_keep": asked.NKeep or None,
-        **_mirostat(asked),
+        "seed": request.Seed & 0xFFFFFFFF if request.Seed not in (0, -1) else None,
+        "stop": stops_of(request.StopPrompts, "StopPrompts") or None,
+        "logit_bias": _json(request.LogitBias, "LogitBias"),
+        "min_p": _rounded(request.MinP) or None,
+        "repeat_last_n": request.Repeat if request.Repeat not in (0, _USUAL_REPEAT) else None,
+        "grammar": request.Grammar or None,
+        "ignore_eos": request.IgnoreEOS or None,
+        "n_keep": request.NKeep or None,
+        **_mirostat(request),
     }
-    return {name: value for name, value in wanted.items() if value is not None}
+    return {name: value for name, value in sampling.items() if value is not None}
 
 
-def _mirostat(asked: Any) -> dict[str, object]:
+def _mirostat(request: Any) -> dict[str, object]:
     """Return llama.cpp's fields for Mirostat, if it is enabled: LocalAI always fills in tau and eta."""
-    if not asked.Mirostat:
+    if not request.Mirostat:
         return {}
     return {
-        "mirostat": asked.Mirostat,
-        "mirostat_tau": _rounded(asked.MirostatTAU) or None,
-        "mirostat_eta": _rounded(asked.MirostatETA) or None,
+        "mirostat": request.Mirostat,
+        "mirostat_tau": _rounded(request.MirostatTAU) or None,
+        "mirostat_eta": _rounded(request.MirostatETA) or None,
     }
 
 
@@ -242,28 +244,28 @@ def _json(text: str, name: str) -> object:
         raise BadRequest(f"{name} is no JSON", param=name) from error
 
 
-def _add_media(messages: list[dict[str, object]], asked: Any) -> None:
+def _add_media(messages: list[dict[str, object]], request: Any) -> None:
     """Add images, sounds and videos, which are in base64, to the last message of the user; raise `BadRequest`."""
     last = next((m for m in reversed(messages) if m["role"] == "user"), None)
     if last is None:
         raise BadRequest("images, audio and video require a user message", param="Messages")
     shown: list[object] = [
-        {"type": "image_url", "image_url": {"url": _data(one)}} for one in asked.Images
+        {"type": "image_url", "image_url": {"url": _data(video)}} for video in request.Images
     ]
-    shown += [{"type": "input_audio", "input_audio": _sound(one)} for one in asked.Audios]
+    shown += [{"type": "input_audio", "input_audio": _sound(video)} for video in request.Audios]
     shown += [
-        {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{one}"}}
-        for one in asked.Videos
+        {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{video}"}}
+        for video in request.Videos
     ]
     last["content"] = [{"type": "text", "text": last["content"]}, *shown]
 
 
 def _sound(sound: str) -> dict[str, str]:
     try:
-        found = type_of(base64.b64decode(sound[:64], validate=True))
+        media_type = type_of(base64.b64decode(sound[:64], validate=True))
     except ValueError as error:
         raise BadRequest("a sound must be in base64", param="Audios") from error
-    return {"data": sound, "format": found.ending.removeprefix(".") or "wav"}
+    return {"data": sound, "format": media_type.ending.removeprefix(".") or "wav"}
 
 
 def _data(image: str) -> str:
@@ -275,22 +277,22 @@ def _data(image: str) -> str:
     return f"data:image/{kind};base64,{image}"
 
 
-def _calls(heard: Iterable[Heard]) -> list[Any]:
+def _calls(events: Iterable[Heard]) -> list[Any]:
     """Return the calls of tools among events, in the form of newer backends."""
     calls = [
         _CALL(index=part.index, id=part.id, name=part.name, arguments=part.arguments)
-        for part in heard
+        for part in events
         if isinstance(part, CallPart)
     ]
     return [_DELTA(tool_calls=calls)] if calls else []
 
 
-def _reply(text: str, heard: list[Heard]) -> Any:
-    for event in heard:
+def _reply(text: str, events: list[Heard]) -> Any:
+    for event in events:
         if isinstance(event, TextFailure):
             raise RpcRefused("INTERNAL", event.message)
-    reply = _REPLY(message=text.encode(), chat_deltas=_calls(heard))
-    usage = text_parser.usage_of(heard)
+    reply = _REPLY(message=text.encode(), chat_deltas=_calls(events))
+    usage = text_parser.usage_of(events)
     if usage is not None and not usage.estimated:
         # Backends that do not count tokens report 0; the protocol cannot mark an estimate.
         reply.tokens, reply.prompt_tokens = int32(usage.completion), int32(usage.prompt)

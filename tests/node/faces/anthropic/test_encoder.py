@@ -40,7 +40,7 @@ def events_of(stream: bytes) -> list[dict]:
 def streamed(heard, **fields) -> list[dict]:
     encoder = telling(stream=True, **fields)
     said = encoder.opening() + b"".join(encoder.events([part]) for part in heard)
-    encoder.stream(b"data: [DONE]\n\n")
+    encoder.encode_events(b"data: [DONE]\n\n")
     return events_of(said + encoder.closing())
 
 

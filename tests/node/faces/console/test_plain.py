@@ -29,7 +29,7 @@ async def test_names_are_text_and_never_markup(alone, worker):
 
 
 async def test_a_long_table_is_cut_and_says_so(mesh):
-    text = console.tables(mesh.one.context, {}, most=1).decode()
+    text = console.tables(mesh.one.context, {}, limit=1).decode()
     assert text.count("<td>alive</td>") == 1
     assert "And 1 more." in text
 
@@ -43,7 +43,7 @@ async def test_connections_between_other_nodes_are_a_table(alone):
         "told": [A],
     }
     text = console.tables(alone.context, topology).decode()
-    own = alone.context.registry.own.name or short(alone.context.peer)
+    own = alone.context.registry.own_record.name or short(alone.context.peer)
     assert rows(text, "Connections") == [[short(A), short(B), "relayed"], [short(A), own, "direct"]]
     assert "1 of 1 nodes reported their connections." in text
     assert "reload the page" in console.tables(alone.context, {}).decode()

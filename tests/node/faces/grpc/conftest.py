@@ -30,12 +30,14 @@ class Client:
 
     async def ask(self, name, **fields):
         method = self._methods[name]
-        return await self._channels.ask(self._api, method, method.asked(**fields), self.said)
+        return await self._channels.ask(
+            self._api, method, method.request_class(**fields), self.said
+        )
 
     async def stream(self, name, **fields):
         method = self._methods[name]
         async with self._channels.stream(
-            self._api, method, method.asked(**fields), self.said
+            self._api, method, method.request_class(**fields), self.said
         ) as replies:
             while (reply := await replies.next()) is not None:
                 yield reply
@@ -44,7 +46,7 @@ class Client:
         """Call an RPC, and return the parameters that the answer names as without effect."""
         method = self._methods[name]
         async with self._channels._line(self._api) as line:
-            call = line.call(method, method.asked(**fields), self.said, 10)
+            call = line.call(method, method.request_class(**fields), self.said, 10)
             if method.streams:
                 async for _ in call:
                     pass

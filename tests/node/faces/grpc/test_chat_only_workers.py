@@ -27,7 +27,7 @@ async def node(request, mesh, worker, place):
     yield node
     # It was asked for a completion once at most, and nothing is left in flight.
     assert [r.path for r in worker.received].count("/v1/completions") <= 1
-    assert mesh.one.context.router.busy() == {}
+    assert mesh.one.context.router.busy_loads() == {}
 
 
 def bodies(worker):

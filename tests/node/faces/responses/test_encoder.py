@@ -37,8 +37,8 @@ STREAM = stream_of(Delta("Hä"), Delta("llo"), End("stop"), Usage(5, 6))
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_however_a_stream_is_cut_its_events_are_the_same(cuts):
     said, at = voice(), [0, *sorted(cuts), len(STREAM)]
-    heard = [said.stream(STREAM[a:b]) for a, b in pairwise(at)]
-    found = events_of(b"".join(heard) + said.end())
+    heard = [said.encode_events(STREAM[a:b]) for a, b in pairwise(at)]
+    found = events_of(b"".join(heard) + said.encode_end())
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     assert found[-1]["type"] == "response.completed"
     response = found[-1]["response"]
@@ -47,7 +47,7 @@ def test_however_a_stream_is_cut_its_events_are_the_same(cuts):
 
 
 def test_an_event_names_its_type_in_its_event_field_too():
-    first = voice().stream(STREAM).split(b"\n")[0]
+    first = voice().encode_events(STREAM).split(b"\n")[0]
     assert first == b"event: response.created"
 
 
@@ -56,8 +56,8 @@ def test_the_response_is_the_same_in_one_piece_and_in_a_stream():
     body = orjson.dumps(
         {"choices": [message], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
     )
-    kind, whole = voice(streams=False).whole(body)
-    streamed_kind, stream = voice().whole(body)
+    kind, whole = voice(streams=False).encode_whole(body)
+    streamed_kind, stream = voice().encode_whole(body)
     assert (kind, streamed_kind) == ("application/json", "text/event-stream")
     assert orjson.loads(whole) == events_of(stream)[-1]["response"]
 
@@ -65,18 +65,18 @@ def test_the_response_is_the_same_in_one_piece_and_in_a_stream():
 def test_estimated_usage_is_marked():
     stream = stream_of(Delta("ho"), End("stop"), Usage(1, 2, estimated=True))
     said = voice()
-    last = events_of(said.stream(stream) + said.end())[-1]
+    last = events_of(said.encode_events(stream) + said.encode_end())[-1]
     assert last["response"]["usage"]["estimated"] is True
 
 
 def test_an_answer_without_a_finish_reason_has_completed():
     said = voice()
-    last = events_of(said.stream(stream_of(Delta("ho"))) + said.end())[-1]
+    last = events_of(said.encode_events(stream_of(Delta("ho"))) + said.encode_end())[-1]
     assert (last["type"], last["response"]["usage"]) == ("response.completed", None)
 
 
 def test_a_failure_before_any_text_is_a_response_that_began_and_failed():
-    found = events_of(voice().broken(refusal(AnswerBroken("gone"))))
+    found = events_of(voice().encode_failure(refusal(AnswerBroken("gone"))))
     kinds = [event["type"] for event in found]
     assert kinds == ["response.created", "response.in_progress", "response.failed", "error"]
     assert found[2]["response"]["error"] == {"code": "answer_broken", "message": "gone"}
@@ -85,12 +85,12 @@ def test_a_failure_before_any_text_is_a_response_that_began_and_failed():
 
 def test_nothing_follows_a_failure():
     said = voice()
-    said.broken(refusal(AnswerBroken("gone")))
-    assert said.stream(STREAM) + said.end() == b""
+    said.encode_failure(refusal(AnswerBroken("gone")))
+    assert said.encode_events(STREAM) + said.encode_end() == b""
 
 
 def test_a_stream_without_finish_reason_and_done_has_failed():
     said = voice()
     stream = stream_of(Delta("ho")).removesuffix(DONE)
-    *_, failed, error = events_of(said.stream(stream) + said.end())
+    *_, failed, error = events_of(said.encode_events(stream) + said.encode_end())
     assert (failed["type"], error["code"]) == ("response.failed", "answer_broken")

@@ -14,7 +14,7 @@ from router.openai.usage import Usage
 def hear(*heard):
     """Feed an answer to an output to its end; return the output and its events."""
     told = Output("a", {})
-    events = [said for event in heard for said in told.hear(event)]
+    events = [said for event in heard for said in told.take(event)]
     return told, events + list(told.finish())
 
 
@@ -35,7 +35,7 @@ def test_a_text_is_opened_grows_and_is_closed():
         "content_part.done",
         "output_item.done",
     ]
-    [message] = told.said()
+    [message] = told.all_items()
     part = {"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}
     assert (message["status"], message["content"]) == ("completed", [part])
     assert (events[0]["item"]["content"], events[0]["item"]["status"]) == ([], "in_progress")
@@ -51,7 +51,7 @@ def test_logprobs_come_with_their_delta_and_with_the_whole_text():
     assert one["logprobs"] == [first]
     assert [top["token"] for top in other["logprobs"][0]["top_logprobs"]] == ["lo", "p"]
     assert done["logprobs"] == part["part"]["logprobs"] == [first, *other["logprobs"]]
-    [message] = told.said()
+    [message] = told.all_items()
     assert message["content"][0]["logprobs"] == done["logprobs"]
 
 
@@ -59,16 +59,16 @@ def test_logprobs_count_towards_the_limit_of_an_answer(monkeypatch):
     monkeypatch.setattr(encoder, "MAX_CHARACTERS", 200)
     told = Output("a", {})
     for _ in range(3):
-        list(told.hear(Delta("a", 0, (Token("a"),))))
+        list(told.take(Delta("a", 0, (Token("a"),))))
     with pytest.raises(WorkerFailed):
-        list(told.hear(Delta("a", 0, (Token("a"),))))
+        list(told.take(Delta("a", 0, (Token("a"),))))
 
 
 def test_reasoning_ends_where_the_text_begins():
     told, events = hear(ReasoningPiece("hm"), Delta("ho"))
     thought = [*PART, "reasoning_text.delta", "reasoning_text.done"]
     assert kinds(events)[:6] == [*thought, "content_part.done", "output_item.done"]
-    assert [item["type"] for item in told.said()] == ["reasoning", "message"]
+    assert [item["type"] for item in told.all_items()] == ["reasoning", "message"]
 
 
 def test_parts_of_several_calls_may_be_interleaved():
@@ -79,7 +79,7 @@ def test_parts_of_several_calls_may_be_interleaved():
         CallPart(1, "", "", "{}"),
     ]
     told, events = hear(Delta("See"), *parts, End("tool_calls"))
-    _, look, wait = told.said()
+    _, look, wait = told.all_items()
     assert (look["call_id"], look["name"], look["arguments"]) == ("c0", "look", '{"a":1}')
     assert (wait["call_id"], wait["arguments"]) == ("call_a0002", "{}")
     assert kinds(events)[-4:] == ["function_call_arguments.done", "output_item.done"] * 2
@@ -88,26 +88,26 @@ def test_parts_of_several_calls_may_be_interleaved():
 
 def test_a_call_has_the_callers_name_and_namespace():
     told = Output("a", {"vines__look": {"name": "look", "namespace": "vines"}})
-    events = list(told.hear(CallPart(0, "c", "vines__look", "{}"))) + list(told.finish())
-    [call] = told.said()
+    events = list(told.take(CallPart(0, "c", "vines__look", "{}"))) + list(told.finish())
+    [call] = told.all_items()
     assert (call["name"], call["namespace"]) == ("look", "vines")
     assert events[-2]["name"] == "look"
 
 
 def test_a_text_after_calls_is_an_item_of_its_own():
     told, _ = hear(Delta("a"), CallPart(0, "c", "look", "{}"), Delta("b"))
-    assert [item["type"] for item in told.said()] == ["message", "function_call", "message"]
+    assert [item["type"] for item in told.all_items()] == ["message", "function_call", "message"]
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 def test_of_a_cut_answer_the_last_item_is_incomplete(reason):
     told, _ = hear(ReasoningPiece("hm"), Delta("ho"), End(reason))
-    assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
+    assert [item["status"] for item in told.all_items()] == ["completed", "incomplete"]
 
 
 def test_an_answer_without_text_is_an_empty_text():
     told, events = hear(End("stop"))
-    [message] = told.said()
+    [message] = told.all_items()
     assert message["content"][0]["text"] == ""
     assert "output_text.delta" not in kinds(events)
 
@@ -115,8 +115,8 @@ def test_an_answer_without_text_is_an_empty_text():
 def test_an_unfinished_item_is_incomplete():
     told = Output("a", {})
     for heard in (ReasoningPiece("hm"), Delta("ho")):
-        assert list(told.hear(heard))
-    assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
+        assert list(told.take(heard))
+    assert [item["status"] for item in told.all_items()] == ["completed", "incomplete"]
 
 
 def test_other_choices_and_failures_add_nothing():
@@ -127,7 +127,7 @@ def test_other_choices_and_failures_add_nothing():
 
 def test_ids_of_items_are_unique():
     told, _ = hear(ReasoningPiece("hm"), Delta("ho"), CallPart(0, "", "look", ""))
-    assert [item["id"] for item in told.said()] == ["rs_a0000", "msg_a0001", "fc_a0002"]
+    assert [item["id"] for item in told.all_items()] == ["rs_a0000", "msg_a0001", "fc_a0002"]
 
 
 def test_the_items_of_an_output_are_limited():

@@ -26,7 +26,7 @@ def chunks(said: bytes):
 
 def chunk(kind=Kind.CHAT, *, spelt=False, **choice):
     """Return the choices that one event of a worker's stream with one choice becomes."""
-    told = voice(kind, spelt=spelt, stream=True).stream(
+    told = voice(kind, spelt=spelt, stream=True).encode_events(
         b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
     )
     found = chunks(told)
@@ -80,7 +80,7 @@ def test_fields_that_openai_lacks_are_dropped_and_named():
 
 
 def test_an_answer_gets_all_fields_that_tgis_clients_require():
-    kind, body = voice().whole(b'{"choices":[{"message":{"content":"ho"}}],"own":1}')
+    kind, body = voice().encode_whole(b'{"choices":[{"message":{"content":"ho"}}],"own":1}')
     said = orjson.loads(body)
     assert kind == "application/json"
     assert {
@@ -104,7 +104,7 @@ def test_fields_of_an_answer_are_kept():
     given = {"id": "c", "system_fingerprint": "f", "usage": usage, "object": "o"}
     given |= {"created": 1, "model": "m"}
     choices = [{"index": 0, "text": "ho", "logprobs": {"tokens": []}, "finish_reason": "length"}]
-    _, body = voice(Kind.COMPLETION).whole(orjson.dumps(given | {"choices": choices}))
+    _, body = voice(Kind.COMPLETION).encode_whole(orjson.dumps(given | {"choices": choices}))
     assert orjson.loads(body) == given | {"choices": choices}
 
 
@@ -114,20 +114,20 @@ DEEP = b'{"choices":[{"message":{"content":"a"},"own":%b1%b}]}' % (b"[" * 400, b
 @pytest.mark.parametrize("body", [b"<html>", b"[]", DEEP])
 def test_an_invalid_answer_is_a_failed_worker(body):
     with pytest.raises(WorkerFailed):
-        voice().whole(body)
+        voice().encode_whole(body)
     with pytest.raises(WorkerFailed):
-        voice(stream=True).stream(b"data: " + body + b"\n\n")
+        voice(stream=True).encode_events(b"data: " + body + b"\n\n")
 
 
 def test_a_complete_stream_passes_byte_for_byte():
     telling = voice(stream=True)
     sent = b": comment\n\n" + FULL + FULL + b"data: [DONE]\n\n"
-    passed = b"".join(telling.stream(sent[at : at + 7]) for at in range(0, len(sent), 7))
-    assert passed + telling.end() == sent
+    passed = b"".join(telling.encode_events(sent[at : at + 7]) for at in range(0, len(sent), 7))
+    assert passed + telling.encode_end() == sent
 
 
 def test_an_event_of_a_stream_gets_its_missing_fields():
-    event = voice(stream=True).stream(
+    event = voice(stream=True).encode_events(
         b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
     )
     said = orjson.loads(event.removeprefix(b"data: "))
@@ -185,7 +185,7 @@ def test_each_piece_of_a_call_has_the_calls_id():
     telling = voice(spelt=True, stream=True)
     for piece in (CALL, PIECE):
         said = {"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]}
-        (found,) = chunks(telling.stream(b"data: " + orjson.dumps(said) + b"\n\n"))
+        (found,) = chunks(telling.encode_events(b"data: " + orjson.dumps(said) + b"\n\n"))
         check("ChatCompletionChunk", found)
         assert found["choices"][0]["delta"]["tool_calls"]["id"] == "c1"
 
@@ -199,7 +199,7 @@ def test_with_openais_spelling_of_tools_calls_have_openais_form():
 @pytest.mark.parametrize("text", [None, "", "a"])
 def test_a_message_with_tool_calls_keeps_them(spelt, text):
     message = {"content": text, "tool_calls": [CALL]}
-    _, body = voice(spelt=spelt).whole(orjson.dumps({"choices": [{"message": message}]}))
+    _, body = voice(spelt=spelt).encode_whole(orjson.dumps({"choices": [{"message": message}]}))
     said = orjson.loads(body)
     assert said["choices"][0]["message"]["tool_calls"] == [CALL]
     if spelt or not text:
@@ -219,22 +219,24 @@ def test_a_message_with_tool_calls_keeps_them(spelt, text):
     ],
 )
 def test_fields_that_a_worker_omits_are_filled_in(said):
-    _, body = voice().whole(orjson.dumps(said))
+    _, body = voice().encode_whole(orjson.dumps(said))
     check("ChatCompletion", orjson.loads(body))
     texts = {"choices": [{"text": None}], "usage": said.get("usage")}
-    _, body = voice(Kind.COMPLETION).whole(orjson.dumps(texts))
+    _, body = voice(Kind.COMPLETION).encode_whole(orjson.dumps(texts))
     check("CompletionFinal", orjson.loads(body))
 
 
 def test_a_failure_in_a_stream_has_tgis_form_and_ends_it():
     telling = voice(stream=True)
-    said = telling.stream(b'data: {"error":{"message":"oh","type":"server_error","code":"x"}}\n\n')
+    said = telling.encode_events(
+        b'data: {"error":{"message":"oh","type":"server_error","code":"x"}}\n\n'
+    )
     assert said.startswith(b'data:{"error":"Request failed during generation: oh"')
-    assert (telling.stream(FULL), telling.end()) == (b"", b"")
-    broken = voice(stream=True).broken(refusal(AnswerBroken("cut")))
+    assert (telling.encode_events(FULL), telling.encode_end()) == (b"", b"")
+    broken = voice(stream=True).encode_failure(refusal(AnswerBroken("cut")))
     assert b'"error_type":"incomplete_generation"' in broken
 
 
 def test_an_answer_in_one_piece_to_a_stream_is_a_failed_worker():
     with pytest.raises(WorkerFailed):
-        voice(stream=True).whole(b'{"choices":[]}')
+        voice(stream=True).encode_whole(b'{"choices":[]}')

@@ -24,7 +24,7 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 6}
 
 
 def test_a_whole_text_has_its_details():
-    kind, said = text().whole(body(usage=USAGE))
+    kind, said = text().encode_whole(body(usage=USAGE))
     details = {"finish_reason": "eos_token", "generated_tokens": 6, "seed": None}
     details |= {"prefill": [], "tokens": []}
     assert kind == "application/json"
@@ -32,13 +32,13 @@ def test_a_whole_text_has_its_details():
 
 
 def test_a_list_and_the_prompt_are_returned_where_requested():
-    _, said = text(listed=True, details=False, return_full_text=True).whole(body())
+    _, said = text(listed=True, details=False, return_full_text=True).encode_whole(body())
     assert orjson.loads(said) == [{"generated_text": "Once upon"}]
 
 
 def test_finish_reasons_are_tgis():
     def reason(said, **parameters):
-        _, answer = text(**parameters).whole(body(reason=said))
+        _, answer = text(**parameters).encode_whole(body(reason=said))
         return orjson.loads(answer)["details"]["finish_reason"]
 
     assert reason("length", stop=["x"]) == "length"
@@ -48,7 +48,7 @@ def test_finish_reasons_are_tgis():
 
 def test_headers_hold_the_usage_that_the_worker_reported():
     telling = text()
-    telling.whole(body(usage=USAGE))
+    telling.encode_whole(body(usage=USAGE))
     assert telling.headers == {
         "x-compute-characters": "4",
         "x-prompt-tokens": "5",
@@ -56,18 +56,20 @@ def test_headers_hold_the_usage_that_the_worker_reported():
     }
     for usage in ({}, {"usage": USAGE | {"estimated": True}}):
         telling = text()
-        telling.whole(body(**usage))
+        telling.encode_whole(body(**usage))
         assert telling.headers == {"x-compute-characters": "4"}
 
 
 def test_the_last_event_of_a_stream_has_the_whole_text():
     telling = text(streams=True, seed=7, do_sample=True, return_full_text=True)
-    told = telling.stream(b'data: {"choices":[{"index":0,"text":" upon"}]}\n\n')
-    told += telling.stream(
+    told = telling.encode_events(b'data: {"choices":[{"index":0,"text":" upon"}]}\n\n')
+    told += telling.encode_events(
         b'data: {"choices":[{"index":0,"text":" a","finish_reason":"length"}]}\n\n'
     )
-    told += telling.stream(b"data: " + orjson.dumps({"choices": [], "usage": USAGE}) + b"\n\n")
-    told += telling.stream(b"data: [DONE]\n\n") + telling.end()
+    told += telling.encode_events(
+        b"data: " + orjson.dumps({"choices": [], "usage": USAGE}) + b"\n\n"
+    )
+    told += telling.encode_events(b"data: [DONE]\n\n") + telling.encode_end()
     first, second, last = events(told)
     token = {"id": 0, "text": " upon", "logprob": None, "special": False}
     assert first == {"index": 1, "token": token, "generated_text": None, "details": None}
@@ -79,19 +81,19 @@ def test_the_last_event_of_a_stream_has_the_whole_text():
 
 def test_pieces_are_counted_where_the_worker_reports_no_tokens():
     telling = text(streams=True)
-    told = telling.stream(b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: [DONE]\n\n')
-    assert events(told + telling.end())[-1]["details"]["generated_tokens"] == 1
+    told = telling.encode_events(b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: [DONE]\n\n')
+    assert events(told + telling.encode_end())[-1]["details"]["generated_tokens"] == 1
 
 
 def test_a_stream_that_stops_without_an_end_is_incomplete():
     telling = text(streams=True)
-    telling.stream(b'data: {"choices":[{"index":0,"text":"a"}]}\n\n')
-    (last,) = events(telling.end())
+    telling.encode_events(b'data: {"choices":[{"index":0,"text":"a"}]}\n\n')
+    (last,) = events(telling.encode_end())
     assert last["error_type"] == "incomplete_generation"
 
 
 def test_an_answer_in_one_piece_may_be_sent_as_a_stream():
-    kind, said = text(streams=True).whole(body())
+    kind, said = text(streams=True).encode_whole(body())
     assert kind == "text/event-stream"
     assert [event["generated_text"] for event in events(said)] == [None, " upon"]
 
@@ -114,31 +116,34 @@ def with_likely(*, likely, **fields):
 
 
 def test_tokens_are_listed_where_the_worker_reports_them():
-    _, said = text(details=True).whole(with_likely(likely=LIKELY))
+    _, said = text(details=True).encode_whole(with_likely(likely=LIKELY))
     assert orjson.loads(said)["details"]["tokens"] == TOKENS
     telling = text(streams=True, details=True)
-    told = telling.stream(b"data: " + with_likely(likely=LIKELY) + b"\n\n") + telling.end()
+    told = (
+        telling.encode_events(b"data: " + with_likely(likely=LIKELY) + b"\n\n")
+        + telling.encode_end()
+    )
     assert [event["token"] for event in events(told)[:-1]] == TOKENS
     assert [event["index"] for event in events(told)] == [1, 2, 3]
 
 
 def test_the_likeliest_tokens_are_listed_where_requested():
-    _, said = text(top_n_tokens=1).whole(with_likely(likely=LIKELY))
+    _, said = text(top_n_tokens=1).encode_whole(with_likely(likely=LIKELY))
     top = {"id": 7, "text": " up", "logprob": None, "special": False}
     assert orjson.loads(said)["details"]["top_tokens"] == [[top], []]
 
 
 def test_tokens_without_ids_are_not_listed_in_the_details():
     columns = {"tokens": [" up", "on"], "token_logprobs": [-0.5, -0.25]}
-    _, said = text(details=True).whole(with_likely(likely=columns))
+    _, said = text(details=True).encode_whole(with_likely(likely=columns))
     assert orjson.loads(said)["details"]["tokens"] == []
     telling = text(streams=True, details=True)
-    told = telling.stream(b"data: " + with_likely(likely=columns) + b"\n\n")
+    told = telling.encode_events(b"data: " + with_likely(likely=columns) + b"\n\n")
     assert [event["token"] for event in events(told)] == [{**token, "id": 0} for token in TOKENS]
 
 
 def test_tokens_that_do_not_make_up_the_text_are_not_listed():
     columns = {"tokens": [" up", "off"], "token_logprobs": [-0.5, -0.25], "token_ids": [7, 8]}
     telling = text(streams=True, details=True)
-    [event] = events(telling.stream(b"data: " + with_likely(likely=columns) + b"\n\n"))
+    [event] = events(telling.encode_events(b"data: " + with_likely(likely=columns) + b"\n\n"))
     assert event["token"] == {"id": 0, "text": " upon", "logprob": None, "special": False}

@@ -23,7 +23,7 @@ ONE = {"project": "DecentralGPT", **ROW}
 
 def services(node):
     """Return the services of a node, as (project, model, cid)."""
-    return {(s.project, s.model, s.cid) for s in node.context.registry.own.services}
+    return {(s.project, s.model, s.cid) for s in node.context.registry.own_record.services}
 
 
 async def register(node, path=PROJECT, **given):
@@ -399,7 +399,7 @@ class TestWhatAWorkerSays:
             "output_modalities": ["text"],
             "models": ["file.gguf"],
         }
-        (service,) = alone.context.registry.own.services
+        (service,) = alone.context.registry.own_record.services
         assert (service.context, service.abilities) == (512, 17)
 
     async def test_yields_to_the_context_that_the_operator_set(self, alone, worker):
@@ -409,7 +409,7 @@ class TestWhatAWorkerSays:
             alone.http.post(f"{PROJECT}/register", json={"project": "p", "models": rows})
         )
         assert (status, len(said["learned"])) == (200, 2)
-        assert sorted(s.context for s in alone.context.registry.own.services) == [100, 512]
+        assert sorted(s.context for s in alone.context.registry.own_record.services) == [100, 512]
         assert len(worker.probed) == 2
 
     async def test_yields_to_the_modalities_that_the_operator_set(self, alone, worker):
@@ -420,7 +420,7 @@ class TestWhatAWorkerSays:
                 json=ONE | {"api": worker.url, "input_modalities": ["text", "image"]},
             )
         )
-        (service,) = alone.context.registry.own.services
+        (service,) = alone.context.registry.own_record.services
         assert (service.context, service.abilities) == (512, 3)
 
     async def test_refuses_images_for_a_model_without_vision(self, alone, worker):

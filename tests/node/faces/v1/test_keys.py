@@ -216,7 +216,9 @@ async def test_an_invitation_is_a_key_with_its_terms(closed):
 async def test_an_invitation_holds_mesh_addresses_and_its_terms(closed):
     made = await invited(closed, models=["tiny"], passes=2, nodes=[closed.identity.peer])
     held = invitation.read(made["invitation"])
-    assert held.addresses == closed.context.registry.own.reach.mesh[: invitation.MAX_ADDRESSES]
+    assert (
+        held.addresses == closed.context.registry.own_record.reach.mesh[: invitation.MAX_ADDRESSES]
+    )
     terms = held.grant.blocks[0].terms
     assert (terms.models, terms.passes, terms.nodes) == (("tiny",), 2, (closed.identity.peer,))
     assert terms.expires == made["expires"]
@@ -226,11 +228,13 @@ async def test_an_invitation_holds_mesh_addresses_and_its_terms(closed):
 async def test_an_invitation_for_a_node_that_only_its_machine_can_reach_has_a_warning(closed):
     registry = closed.context.registry
     near = ("/ip4/127.0.0.1/tcp/6101", "/ip6/::1/tcp/6101")
-    await registry.readdress(replace(registry.own.reach, mesh=near))
+    await registry.change_addresses(replace(registry.own_record.reach, mesh=near))
     made = await invited(closed, name="gpu", for_node=True)
     assert ["--profile lan" in warning for warning in made["warnings"]] == [True]
     assert (await invited(closed, name="ann"))["warnings"] == []
-    await registry.readdress(replace(registry.own.reach, mesh=(*near, "/ip4/192.0.2.7/tcp/6101")))
+    await registry.change_addresses(
+        replace(registry.own_record.reach, mesh=(*near, "/ip4/192.0.2.7/tcp/6101"))
+    )
     assert (await invited(closed, name="two", for_node=True))["warnings"] == []
 
 

@@ -216,7 +216,7 @@ async def test_queued_and_refused_requests_are_shown_by_model_and_node(worker):
         samples = QueueSamples(
             context.usage_log.history,
             context.metrics.recent,
-            own=context.peer,
+            own_peer=context.peer,
             busy=context.aggregate,
             reports=context.router.reports,
             now=time.monotonic,
@@ -224,7 +224,7 @@ async def test_queued_and_refused_requests_are_shown_by_model_and_node(worker):
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(ask(one)) for _ in range(3)]
             await until(lambda: any(task.done() for task in asked))
-            samples.look()
+            samples.sample()
         assert sorted(task.result()[0] for task in asked) == [200, 200, 429]
         said = await get(one, "/api/v1/history?model=tiny")
         [row] = [row for row in said["history"] if row["node"] == context.peer]

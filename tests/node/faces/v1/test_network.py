@@ -30,7 +30,7 @@ async def test_the_catalog_shows_every_live_record(mesh, worker):
     assert (served["state"], served["standing"], served["self"]) == ("alive", "serving", False)
     assert nodes[mesh.two.context.peer]["self"] is True
     assert 0 <= served["age"] < 5
-    assert served["version"] == list(mesh.one.context.registry.own.version)
+    assert served["version"] == list(mesh.one.context.registry.own_record.version)
     assert served["agent"].startswith("modelvine/")
     assert worker.url not in str(body)
 
@@ -88,7 +88,7 @@ async def test_a_stopped_node_is_shown_as_left_by_its_own_announcement():
         async with node(world) as other:
             gone = other.context.peer
             await until(lambda: gone in one.context.registry.catalog.held)
-            await other.context.registry.stand(Standing.LEFT)
+            await other.context.registry.set_standing(Standing.LEFT)
             await until(lambda: one.context.registry.presence(gone) is Presence.LEFT)
         pulse = one.context.registry.health_of
         # Long after: the node no longer tries to reach it.

@@ -97,12 +97,12 @@ async def test_questions_at_one_time_take_streams_of_their_own_and_few_are_kept(
     assert len(streams(second)) == KEPT_PER_PEER
 
     def standing() -> int:
-        assert first.mesh.tasks() >= 0
-        return first.mesh.standing()
+        assert first.mesh.task_count() >= 0
+        return first.mesh.idle_stream_count()
 
     await until(lambda: standing() == KEPT_PER_PEER)
     await first.mesh.stop()
-    assert first.mesh.standing() == 0
+    assert first.mesh.idle_stream_count() == 0
 
 
 async def test_a_question_that_was_refused_takes_its_stream_with_it(world: LibP2PWorld) -> None:
@@ -167,7 +167,7 @@ async def test_a_peer_that_opens_streams_and_asks_nothing_is_refused_more_and_hi
         await open_stream(second, first)
     await until(lambda: len(streams(first)) == STREAMS_PER_PEER)
     assert await is_refused(second, await open_stream(second, first))
-    assert first.mesh.refused()["streams_refused"] == 1
+    assert first.mesh.refusal_counts()["streams_refused"] == 1
     assert await third.mesh.ask(first.mesh.peer, b"?", timeout=5)
 
 
@@ -191,7 +191,7 @@ async def test_peers_that_begin_questions_and_do_not_end_them_hinder_no_short_qu
     assert await third.mesh.ask(first.mesh.peer, b"?", timeout=5)
     with pytest.raises(PeerUnreachable):
         await third.mesh.ask(first.mesh.peer, bytes(LONG_BYTES + 1), timeout=5)
-    assert first.mesh.refused()["streams_refused"]
+    assert first.mesh.refusal_counts()["streams_refused"]
 
 
 async def test_streams_without_use_are_closed(

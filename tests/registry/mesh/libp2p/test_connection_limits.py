@@ -11,7 +11,7 @@ __all__ = ["world"]
 
 
 def test_one_address_holds_a_bounded_number_of_connections_and_others_are_let_in() -> None:
-    callers = Callers(most=100, per_address=3)
+    callers = Callers(limit=100, per_address=3)
     assert [bool(callers.enter("a", 0.0)) for _ in range(4)] == [False, False, False, True]
     assert not callers.enter("b", 0.0)
     callers.leave("a")
@@ -19,13 +19,13 @@ def test_one_address_holds_a_bounded_number_of_connections_and_others_are_let_in
 
 
 def test_all_addresses_together_hold_a_bounded_number_of_connections() -> None:
-    callers = Callers(most=5, per_address=3)
+    callers = Callers(limit=5, per_address=3)
     refused = [callers.enter(f"address {n}", 0.0) for n in range(6)]
     assert [bool(why) for why in refused] == [False] * 5 + [True]
 
 
 def test_an_address_that_comes_and_goes_too_often_has_to_wait() -> None:
-    callers = Callers(most=100, per_address=3)
+    callers = Callers(limit=100, per_address=3)
     for _ in range(6):
         assert not callers.enter("a", 0.0)
         callers.leave("a")
@@ -50,7 +50,7 @@ async def test_a_node_refuses_connections_beyond_the_limit_of_one_address_and_co
         assert await try_to_connect(guest, host)
     await until(lambda: len(host.peers()) == 2)
     await try_to_connect(guests[2], host)
-    await until(lambda: host.mesh.refused()["connections_refused"] > 0)
+    await until(lambda: host.mesh.refusal_counts()["connections_refused"] > 0)
     # It is counted before its connection is closed.
     await until(lambda: guests[2].mesh.peer not in host.peers())
     await guests[0].mesh.disconnect(host.mesh.peer)
@@ -66,7 +66,7 @@ async def test_a_node_holds_no_more_connections_than_it_is_told_to(
     guests = [await world.seat(f"guest {n}") for n in range(5)]
     for guest in guests:
         await try_to_connect(guest, host)
-    await until(lambda: host.mesh.refused()["connections_refused"] >= 2)
+    await until(lambda: host.mesh.refusal_counts()["connections_refused"] >= 2)
     await until(lambda: len(host.peers()) == 3)
 
 
@@ -94,7 +94,7 @@ async def test_a_handshake_that_fails_is_counted_and_a_bare_connection_to_the_po
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.close()
     assert await try_to_connect(friend, host)
-    assert host.mesh.refused()["handshakes_failed"] == 0
+    assert host.mesh.refusal_counts()["handshakes_failed"] == 0
     assert not await try_to_connect(stranger, host)
-    await until(lambda: host.mesh.refused()["handshakes_failed"] == 1)
+    await until(lambda: host.mesh.refusal_counts()["handshakes_failed"] == 1)
     assert stranger.mesh.peer not in host.peers()

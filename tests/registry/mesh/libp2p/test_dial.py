@@ -53,9 +53,9 @@ async def reason() -> AsyncIterator[Callable[..., Awaitable[str]]]:
         mesh = LibP2PMesh(identity(f"dialler {len(begun)}"), given, swarm_key=key)
         begun.append(mesh)
         await mesh.start(echo, return_everything)
-        await until(lambda: bool(mesh.failures()), within=9)
-        assert set(mesh.failures()) == {address}
-        return mesh.failures()[address]
+        await until(lambda: bool(mesh.bootstrap_failures()), within=9)
+        assert set(mesh.bootstrap_failures()) == {address}
+        return mesh.bootstrap_failures()[address]
 
     yield why
     for mesh in begun:
@@ -146,7 +146,7 @@ async def test_a_name_whose_first_address_is_silent_is_reached_at_the_next(
             if asked:
                 await dialler.mesh.connect(address, timeout=SILENT + 0.5)
             else:
-                dialler.mesh.pin((address,))
+                dialler.mesh.set_bootstrap((address,))
             await joined(dialler, named)
 
 
@@ -214,9 +214,9 @@ async def test_an_address_at_which_the_node_itself_answers_is_reported() -> None
     await mesh.start(echo, return_everything)
     try:
         address = f"{mesh.addresses()[0].rpartition('/p2p/')[0]}/p2p/{STRANGER}"
-        mesh.pin((address,))
-        await until(lambda: bool(mesh.failures()), within=9)
-        assert mesh.failures()[address].startswith("this node itself answers there")
+        mesh.set_bootstrap((address,))
+        await until(lambda: bool(mesh.bootstrap_failures()), within=9)
+        assert mesh.bootstrap_failures()[address].startswith("this node itself answers there")
     finally:
         await mesh.stop()
 
@@ -228,14 +228,14 @@ async def test_a_failed_address_is_forgotten_once_it_answers_or_is_no_longer_wan
         port = int(address.split("/")[4])
         second = await world.seat("second")
         await first.mesh.stop()
-        second.mesh.pin((address, at(1)))
-        await until(lambda: set(second.mesh.failures()) == {address, at(1)})
-        second.mesh.pin((address,))
-        assert set(second.mesh.failures()) == {address}
+        second.mesh.set_bootstrap((address, at(1)))
+        await until(lambda: set(second.mesh.bootstrap_failures()) == {address, at(1)})
+        second.mesh.set_bootstrap((address,))
+        assert set(second.mesh.bootstrap_failures()) == {address}
         again = LibP2PMesh(identity("first"), settings(listen=(f"/ip4/127.0.0.1/tcp/{port}",)))
         await again.start(echo, return_everything)
         try:
-            await until(lambda: not second.mesh.failures())
+            await until(lambda: not second.mesh.bootstrap_failures())
         finally:
             await again.stop()
 
@@ -282,7 +282,7 @@ def dialer(
     *, bootstrap: tuple[str, ...] = (), kept: tuple[str, ...] = (), degree: int = 2
 ) -> Dialer:
     made = Dialer(OWN, degree=degree, redial=1.0, rng=random.Random(1))
-    made.aim([address(peer) for peer in bootstrap], [address(peer) for peer in kept])
+    made.set_targets([address(peer) for peer in bootstrap], [address(peer) for peer in kept])
     return made
 
 
@@ -292,7 +292,7 @@ def peers(targets: list[DialTarget]) -> set[str]:
 
 def test_bootstrap_peers_are_dialled_first() -> None:
     made = dialer(bootstrap=("a", "b"), kept=("c", "d", "e"), degree=3)
-    first = made.due((), 0.0)
+    first = made.due_targets((), 0.0)
     assert peers(first[:2]) == {"a", "b"}
     assert len(first) == 3
 
@@ -304,8 +304,8 @@ def times_dialled(made: Dialer, peer: str, *, until: float) -> list[float]:
     """Let every dial fail while there are enough other peers; return when this peer was dialled."""
     times, now = [], 0.0
     while now < until:
-        for target in made.due(ENOUGH, now):
-            made.failed(target.peer, now)
+        for target in made.due_targets(ENOUGH, now):
+            made.note_failure(target.peer, now)
             times += [now] if target.peer == peer else []
         now += 0.25
     return times
@@ -328,7 +328,7 @@ def test_with_enough_peers_strangers_are_not_dialled() -> None:
 
 def test_a_lost_peer_is_looked_for_though_there_are_enough_and_given_up_in_the_end() -> None:
     made = dialer(kept=("a", "b"))
-    made.lost(PeerId("a"), 0.0)
+    made.note_lost(PeerId("a"), 0.0)
     times = times_dialled(made, "a", until=7200.0)
     assert GIVEN_UP - RAREST < times[-1] < GIVEN_UP + 1.25 * RAREST
     assert len(times) < 16
@@ -339,62 +339,62 @@ def test_a_lost_peer_is_looked_for_though_there_are_enough_and_given_up_in_the_e
 def test_where_one_missed_peer_is_back_the_others_are_tried_at_once() -> None:
     made = dialer(kept=("a", "b", "c"))
     for peer in (PeerId("a"), PeerId("b")):
-        made.lost(peer, 0.0)
+        made.note_lost(peer, 0.0)
         for _ in range(8):
-            made.failed(peer, 0.0)
-    assert made.due(ENOUGH, 20.0) == []
+            made.note_failure(peer, 0.0)
+    assert made.due_targets(ENOUGH, 20.0) == []
     made.note_connected(PeerId("a"), HOST)
-    assert peers(made.due((*ENOUGH, PeerId("a")), 20.0)) == {"b"}
+    assert peers(made.due_targets((*ENOUGH, PeerId("a")), 20.0)) == {"b"}
 
 
 def test_a_lost_peer_whose_only_way_leads_through_a_relay_is_not_looked_for() -> None:
     made = dialer()
-    made.aim([], ["/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/a"])
-    made.lost(PeerId("a"), 0.0)
-    assert made.due(ENOUGH, 60.0) == []
-    assert peers(made.due((), 60.0)) == {"a"}
+    made.set_targets([], ["/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/a"])
+    made.note_lost(PeerId("a"), 0.0)
+    assert made.due_targets(ENOUGH, 60.0) == []
+    assert peers(made.due_targets((), 60.0)) == {"a"}
 
 
 def test_a_node_that_lacks_peers_retries_failed_ones_sooner() -> None:
     made = dialer(bootstrap=("a",))
     for _ in range(12):
-        made.failed(PeerId("a"), 0.0)
-    assert made.due(ENOUGH, 20.0) == []
-    assert peers(made.due((), 20.0)) == {"a"}
+        made.note_failure(PeerId("a"), 0.0)
+    assert made.due_targets(ENOUGH, 20.0) == []
+    assert peers(made.due_targets((), 20.0)) == {"a"}
 
 
 def test_other_peers_are_dialled_up_to_the_degree() -> None:
     made = dialer(degree=3)
-    made.aim((), [f"/dns4/host-{name}/tcp/1/p2p/{name}" for name in "abcd"])
-    assert len(made.due((), 0.0)) == 3
-    assert len(made.due((PeerId("x"), PeerId("y")), 0.0)) == 1
-    assert made.due((PeerId("x"), PeerId("y"), PeerId("z")), 0.0) == []
+    made.set_targets((), [f"/dns4/host-{name}/tcp/1/p2p/{name}" for name in "abcd"])
+    assert len(made.due_targets((), 0.0)) == 3
+    assert len(made.due_targets((PeerId("x"), PeerId("y")), 0.0)) == 1
+    assert made.due_targets((PeerId("x"), PeerId("y"), PeerId("z")), 0.0) == []
 
 
 def test_the_node_itself_and_connected_peers_are_not_dialled() -> None:
     made = dialer(bootstrap=("own", "a"), kept=("own", "b"), degree=9)
-    assert peers(made.due((PeerId("a"),), 0.0)) == {"b"}
+    assert peers(made.due_targets((PeerId("a"),), 0.0)) == {"b"}
 
 
 def test_addresses_of_one_peer_are_one_target() -> None:
     made = dialer()
-    made.aim([address("a", 1)], [address("a", 2), address("a", 1)])
-    (target,) = made.due((), 0.0)
+    made.set_targets([address("a", 1)], [address("a", 2), address("a", 1)])
+    (target,) = made.due_targets((), 0.0)
     assert target == DialTarget(PeerId("a"), (address("a", 1), address("a", 2)), bootstrap=True)
 
 
 def test_an_address_without_a_peer_is_left_out() -> None:
     made = dialer()
-    made.aim(["/ip4/127.0.0.1/tcp/1", "", "/p2p/"], ["/p2p/a/p2p-circuit"])
-    assert made.due((), 0.0) == []
+    made.set_targets(["/ip4/127.0.0.1/tcp/1", "", "/p2p/"], ["/p2p/a/p2p-circuit"])
+    assert made.due_targets((), 0.0) == []
 
 
 def test_a_failed_peer_waits_longer_each_time_up_to_ten_times_the_first() -> None:
     made, waits, now = dialer(kept=("a",)), [], 0.0
     for _ in range(10):
-        made.failed(PeerId("a"), now)
+        made.note_failure(PeerId("a"), now)
         began = now
-        while not made.due((), now):
+        while not made.due_targets((), now):
             now += 0.05
         waits.append(now - began)
     assert 0.7 < waits[0] < 1.35
@@ -406,8 +406,8 @@ def pauses_of(made: Dialer, *, connected: tuple[PeerId, ...], until: float) -> d
     """Let every dial fail; return the pause after each dial, by the time of the dial."""
     times, now = [], 0.0
     while now < until:
-        for target in made.due(connected, now):
-            made.failed(target.peer, now)
+        for target in made.due_targets(connected, now):
+            made.note_failure(target.peer, now)
             times.append(now)
         now += 0.25
     return {sooner: later - sooner for sooner, later in pairwise(times)}
@@ -418,7 +418,7 @@ def test_a_node_without_peers_dials_a_lost_one_each_second_for_a_minute_and_then
 ):
     for bootstrap in (True, False):
         made = dialer(**{"bootstrap" if bootstrap else "kept": ("a",)})
-        made.lost(PeerId("a"), 0.0)
+        made.note_lost(PeerId("a"), 0.0)
         pauses = pauses_of(made, connected=(), until=3600.0)
         assert all(URGENT <= pause < 1.55 for at, pause in pauses.items() if at < PATIENCE)
         assert all(pause < 2.2 for at, pause in pauses.items() if at < 90)
@@ -435,14 +435,14 @@ def test_a_node_without_peers_is_no_slower_where_redial_is_long_and_quicker_wher
 ):
     for redial, shortest, longest in ((3.0, 0.9, 1.5), (0.25, 0.2, 0.6)):
         made = Dialer(OWN, degree=2, redial=redial, rng=random.Random(1))
-        made.aim([address("a")], [])
+        made.set_targets([address("a")], [])
         pauses = pauses_of(made, connected=(), until=10.0)
         assert all(shortest < pause < longest for pause in pauses.values())
 
 
 def test_a_relay_that_held_a_place_is_dialled_each_second_though_there_are_enough_peers() -> None:
     made = dialer(kept=("a", "b"))
-    made.lost(PeerId("a"), 0.0, relay=True)
+    made.note_lost(PeerId("a"), 0.0, relay=True)
     pauses = pauses_of(made, connected=ENOUGH, until=7200.0)
     assert all(URGENT <= pause < 1.55 for at, pause in pauses.items() if at < PATIENCE)
     assert all(pause < 12.8 for pause in pauses.values())
@@ -452,31 +452,33 @@ def test_a_relay_that_held_a_place_is_dialled_each_second_though_there_are_enoug
 def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_before() -> None:
     made = dialer(bootstrap=("a",))
     for _ in range(5):
-        made.failed(PeerId("a"), 0.0)
+        made.note_failure(PeerId("a"), 0.0)
     made.note_connected(PeerId("a"), HOST)
-    made.lost(PeerId("a"), 100.0)
-    assert made.due((), 100.5) == []
-    assert peers(made.due((), 101.3)) == {"a"}
+    made.note_lost(PeerId("a"), 100.0)
+    assert made.due_targets((), 100.5) == []
+    assert peers(made.due_targets((), 101.3)) == {"a"}
 
 
 def test_a_host_where_no_peer_was_met_is_dialled_once_a_second_however_many_are_said_to_be_there() -> (
     None
 ):
     made = Dialer(OWN, degree=50, redial=1.0, rng=random.Random(1))
-    made.aim((), [f"/ip4/192.0.2.7/tcp/{port}/p2p/made-up-{port}" for port in range(1, 200)])
+    made.set_targets(
+        (), [f"/ip4/192.0.2.7/tcp/{port}/p2p/made-up-{port}" for port in range(1, 200)]
+    )
     dials = 0
     for tenth in range(400):
-        for target in made.due((), tenth / 10):
-            made.failed(target.peer, tenth / 10)
+        for target in made.due_targets((), tenth / 10):
+            made.note_failure(target.peer, tenth / 10)
             dials += 1
     assert dials == 40
 
 
 def test_at_a_host_where_a_peer_was_met_all_peers_may_be_dialled() -> None:
     made = dialer(kept=tuple("abcdef"), degree=4)
-    (first,) = made.due((), 0.0)
+    (first,) = made.due_targets((), 0.0)
     made.note_connected(first.peer, HOST)
-    assert len(made.due((first.peer,), 0.1)) == 3
+    assert len(made.due_targets((first.peer,), 0.1)) == 3
 
 
 def test_a_peer_met_at_one_host_of_its_record_does_not_count_as_met_at_the_others() -> None:
@@ -484,20 +486,22 @@ def test_a_peer_met_at_one_host_of_its_record_does_not_count_as_met_at_the_other
     made = Dialer(OWN, degree=4, redial=1.0, rng=random.Random(1))
     liar = PeerId("liar")
     theirs = [f"/ip4/192.0.2.7/tcp/{port}/p2p/{liar}" for port in range(1, 16)]
-    made.aim((), [f"/ip4/198.51.100.1/tcp/1/p2p/{liar}", *theirs])
+    made.set_targets((), [f"/ip4/198.51.100.1/tcp/1/p2p/{liar}", *theirs])
     made.note_connected(liar, "198.51.100.1")
-    made.lost(liar, 0.0)
+    made.note_lost(liar, 0.0)
     dialled = []
     for tenth in range(400):
-        for target in made.due((), tenth / 10):
+        for target in made.due_targets((), tenth / 10):
             dialled += map(host_of, target.addresses)
-            made.failed(target.peer, tenth / 10)
+            made.note_failure(target.peer, tenth / 10)
     assert 10 < dialled.count("192.0.2.7") <= 40
 
 
 def test_hosts_are_remembered_within_a_bound() -> None:
     made = Dialer(OWN, degree=2 * MAX_HOSTS, redial=1.0, rng=random.Random(1))
-    made.aim((), [f"/dns4/host-{number}/tcp/1/p2p/p-{number}" for number in range(MAX_HOSTS + 9)])
-    for target in made.due((), 0.0):
+    made.set_targets(
+        (), [f"/dns4/host-{number}/tcp/1/p2p/p-{number}" for number in range(MAX_HOSTS + 9)]
+    )
+    for target in made.due_targets((), 0.0):
         made.note_connected(target.peer, host_of(target.addresses[0]))
     assert (len(made._tried), len(made._met)) == (MAX_HOSTS, MAX_HOSTS)

@@ -306,7 +306,7 @@ async def test_a_killed_thread_comes_back_with_the_same_id_and_port(world: LibP2
 
     first_mesh: Any = first.mesh
     thread.post(first_mesh._node._nursery.start_soon, bomb)
-    await until(lambda: not first.mesh.running())
+    await until(lambda: not first.mesh.is_running())
     with pytest.raises(MeshDown):
         await first.mesh.publish(b"frame")
     assert first.mesh.connections() == ()

@@ -41,7 +41,7 @@ async def test_one_address_holds_a_bounded_number_of_connections(
         assert await try_to_connect(guest, host)
     await until(lambda: len(host.peers()) == 2)
     await try_to_connect(guests[2], host)
-    await until(lambda: host.mesh.refused()["connections_refused"] > 0)
+    await until(lambda: host.mesh.refusal_counts()["connections_refused"] > 0)
 
 
 @both_families

@@ -57,7 +57,7 @@ async def test_neither_one_peer_nor_two_hold_all_pipes(world: LibP2PWorld) -> No
     with pytest.raises(PeerUnreachable):
         async with asyncio.timeout(10):
             await pipes[2].read()
-    assert host.mesh.refused()["streams_refused"] == 1
+    assert host.mesh.refusal_counts()["streams_refused"] == 1
     # A second one gets a third of the places, which leaves one for others.
     more = [await second.mesh.open_pipe(host.mesh.peer, timeout=5) for _ in range(2)]
     with pytest.raises(PeerUnreachable):

@@ -55,7 +55,7 @@ def test_a_frame_that_was_written_in_part_ends_its_pipe(
             nursery.start_soon(end.run)
             await send(end)
             with trio.fail_after(5):
-                await end.over.wait()
+                await end.closed.wait()
             nursery.cancel_scope.cancel()
         with pytest.raises(PeerUnreachable):
             await end.write(b"more")

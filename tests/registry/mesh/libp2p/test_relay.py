@@ -100,7 +100,7 @@ async def test_a_hidden_node_is_asked_and_piped_through_a_relay(world: RelayWorl
     )
     assert await echoed(asker, hidden)
     assert await echoed(hidden, asker)
-    counted = relay.mesh.relaying()
+    counted = relay.mesh.relay_counts()
     assert counted["opened"] == counted["circuits"] == counted["reservations"] == 1
     assert counted["bytes"] > 400_000
 
@@ -116,10 +116,10 @@ async def test_a_direct_connection_is_used_as_soon_as_one_stands_and_the_relayed
     # The hidden node dials the asker, as one behind a NAT can.
     await hidden.mesh.connect(directly(asker), timeout=5)
     await until(lambda: relayed(asker, hidden) is False and relayed(hidden, asker) is False)
-    before = relay.mesh.relaying()["bytes"]
+    before = relay.mesh.relay_counts()["bytes"]
     assert await echoed(asker, hidden)
-    assert relay.mesh.relaying()["bytes"] - before < 100_000
-    await until(lambda: relay.mesh.relaying()["circuits"] == 0)
+    assert relay.mesh.relay_counts()["bytes"] - before < 100_000
+    await until(lambda: relay.mesh.relay_counts()["circuits"] == 0)
     assert await echoed(asker, hidden)
     assert not any(isinstance(event, PeerLeft) for event in asker.seen)
     # Gossip goes on, though its stream belonged to the connection that is now closed.
@@ -159,7 +159,7 @@ async def test_a_relay_connects_only_to_nodes_that_reserved_a_place_at_it(
     other = await world.seat("other", relay)
     asker = await world.seat("asker", relay)
     await refused(asker, f"{directly(relay)}/p2p-circuit/p2p/{other.mesh.peer}")
-    assert relay.mesh.relaying()["refused"] == 1
+    assert relay.mesh.relay_counts()["refused"] == 1
 
 
 class Members(RelayWorld):
@@ -187,9 +187,9 @@ async def test_members_are_carried_to_each_other_by_a_member_that_reaches_both(
     assert relayed(asker, far) is relayed(far, asker) is True
     assert await echoed(asker, far)
     assert await echoed(far, asker)
-    assert helper.mesh.relaying()["carried"] == 1
+    assert helper.mesh.relay_counts()["carried"] == 1
     await asker.mesh.disconnect(far.mesh.peer)
-    await until(lambda: helper.mesh.relaying()["carried"] == 0)
+    await until(lambda: helper.mesh.relay_counts()["carried"] == 0)
 
 
 @pytest.mark.parametrize(("at_helper", "at_target"), [(1, 8), (8, 1), (0, 8), (8, 0)])
@@ -213,14 +213,14 @@ async def test_a_full_relay_refuses_a_newcomer_and_keeps_the_nodes_that_it_serve
     relay = await world.seat("relay", relay=True, relay_reservations=1, relay_circuits=1)
     hidden = await world.hidden(relay)
     second = await world.seat("second", relay, nat="yes")
-    await until(lambda: relay.mesh.relaying()["refused"] >= 1)
+    await until(lambda: relay.mesh.relay_counts()["refused"] >= 1)
     assert circuits(second) == []
     asker, late = await world.seat("asker", relay), await world.seat("late", relay)
     await asker.mesh.connect(circuits(hidden)[0], timeout=5)
     await refused(late, circuits(hidden)[0])
     assert await echoed(asker, hidden)
     await asker.mesh.disconnect(hidden.mesh.peer)
-    await until(lambda: relay.mesh.relaying()["circuits"] == 0)
+    await until(lambda: relay.mesh.relay_counts()["circuits"] == 0)
     await late.mesh.connect(circuits(hidden)[0], timeout=5)
 
 
@@ -236,7 +236,7 @@ async def test_a_circuit_that_used_up_its_bytes_is_cut_and_may_be_dialled_anew(
         with pytest.raises(PeerUnreachable):
             await echoed(asker, hidden, 1 << 20)
         await until(lambda: relayed(asker, hidden) is None)
-        assert relay.mesh.relaying()["cut"] == cut
+        assert relay.mesh.relay_counts()["cut"] == cut
     assert relayed(asker, relay) is False
 
 
@@ -247,14 +247,14 @@ async def test_a_circuit_ends_when_its_time_is_up(world: RelayWorld) -> None:
     await asker.mesh.connect(circuits(hidden)[0], timeout=5)
     await joined(asker, hidden)
     await until(lambda: relayed(asker, hidden) is None)
-    assert relay.mesh.relaying()["cut"] == 1
+    assert relay.mesh.relay_counts()["cut"] == 1
 
 
 async def test_places_are_renewed(world: RelayWorld) -> None:
     relay = await world.seat("relay", relay=True, relay_lease=2)
     hidden = await world.hidden(relay)
-    await until(lambda: relay.mesh.relaying()["reserved"] >= 4)
-    assert relay.mesh.relaying()["reservations"] == 1
+    await until(lambda: relay.mesh.relay_counts()["reserved"] >= 4)
+    assert relay.mesh.relay_counts()["reservations"] == 1
     assert circuits(hidden)
 
 
@@ -332,7 +332,7 @@ async def test_garbage_through_a_circuit_costs_that_circuit(
     assert liar.mesh.peer not in hidden.peers()
     assert not any(isinstance(event, Restarted) for event in (*hidden.seen, *relay.seen))
     # A handshake that never comes is not waited for much longer than a dial.
-    await until(lambda: relay.mesh.relaying()["circuits"] == 1, within=15)
+    await until(lambda: relay.mesh.relay_counts()["circuits"] == 1, within=15)
 
 
 LIMITS = RelayLimits(reservations=2, circuits=3, circuits_per_peer=2, size=1, seconds=1, lease=100)

@@ -147,7 +147,7 @@ async def test_malformed_messages_cost_a_point_nothing(seat: Seating) -> None:
             await stream.close()
 
     await visit(point, attack, create_new_key_pair())
-    assert point.mesh.running()
+    assert point.mesh.is_running()
     first = await seat("first", point)
     await until(lambda: all_met(first, point))
 
@@ -293,20 +293,20 @@ def test_nodes_of_one_mesh_are_told_of_each_other_and_of_no_other_node() -> None
     assert made.add("a", node(1), 0.0) is RendezvousStatus.OK
     assert made.add("a", node(2), 0.0) is RendezvousStatus.OK
     assert made.add("b", node(3), 0.0) is RendezvousStatus.OK
-    assert made.told("a", node(1).peer, 0, 0.0) == [node(2)]
-    assert made.told("b", node(1).peer, 0, 0.0) == [node(3)]
-    assert made.told("c", node(1).peer, 0, 0.0) == []
+    assert made.sample_nodes("a", node(1).peer, 0, 0.0) == [node(2)]
+    assert made.sample_nodes("b", node(1).peer, 0, 0.0) == [node(3)]
+    assert made.sample_nodes("c", node(1).peer, 0, 0.0) == []
 
 
 def test_the_last_registration_of_a_node_holds_until_its_time_has_passed_or_it_leaves() -> None:
     made = register()
     made.add("a", node(1, record=b"here"), 0.0)
     made.add("a", node(1, until=50.0), 1.0)
-    assert made.told("a", b"asker", 0, 49.0) == [node(1, until=50.0)]
-    assert made.told("a", b"asker", 0, 50.0) == []
+    assert made.sample_nodes("a", b"asker", 0, 49.0) == [node(1, until=50.0)]
+    assert made.sample_nodes("a", b"asker", 0, 50.0) == []
     made.add("a", node(1), 60.0)
     made.remove("a", node(1).peer)
-    assert made.told("a", b"asker", 0, 61.0) == []
+    assert made.sample_nodes("a", b"asker", 0, 61.0) == []
     made.remove("nowhere", b"nobody")
 
 
@@ -315,7 +315,7 @@ def test_an_older_record_replaces_no_newer_one_until_the_newer_is_forgotten() ->
     assert made.add("a", node(1, sequence=7), 0.0) is RendezvousStatus.OK
     older = node(1, sequence=6, until=500.0)
     assert made.add("a", older, 1.0) is RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
-    assert made.told("a", b"asker", 0, 1.0) == [node(1, sequence=7)]
+    assert made.sample_nodes("a", b"asker", 0, 1.0) == [node(1, sequence=7)]
     assert made.add("a", node(1, sequence=7, until=200.0), 2.0) is RendezvousStatus.OK
     assert made.add("a", older, 200.0) is RendezvousStatus.OK
 
@@ -329,7 +329,7 @@ def test_a_registration_with_an_invalid_name_record_or_time_is_refused() -> None
         assert status is RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
     for ends in (0.0, -1.0, LONGEST_SECONDS + 1.0, float("inf"), float("nan")):
         assert made.add("a", node(1, until=ends), 0.0) is RendezvousStatus.E_INVALID_TTL
-    assert made.told("a", b"asker", 0, 0.0) == []
+    assert made.sample_nodes("a", b"asker", 0, 0.0) == []
 
 
 def test_a_full_point_refuses_newcomers_keeps_the_others_and_makes_room_in_time() -> None:
@@ -362,7 +362,7 @@ def test_the_network_with_most_registrations_gives_one_for_another() -> None:
     for number in range(3):
         late = node(MAX_REGISTERED + number, network="two")
         assert made.add("b", late, 0.0) is RendezvousStatus.OK
-        assert late in made.told("b", b"asker", 0, 0.0)
+        assert late in made.sample_nodes("b", b"asker", 0, 0.0)
     again = node(0, network="one")
     assert made.add("a", again, 0.0) is RendezvousStatus.E_UNAVAILABLE
 
@@ -374,17 +374,17 @@ def test_the_network_with_most_registrations_gives_a_name_for_another() -> None:
     for number in range(MAX_NAMES - 1):
         assert made.add(f"{number}", node(2 + number, network="one"), 0.0) is RendezvousStatus.OK
     assert made.add("new", node(9_999, network="two"), 0.0) is RendezvousStatus.OK
-    assert len(made.told("shared", b"asker", 0, 0.0)) == 2
-    assert made.told("0", b"asker", 0, 0.0) == []
+    assert len(made.sample_nodes("shared", b"asker", 0, 0.0)) == 2
+    assert made.sample_nodes("0", b"asker", 0, 0.0) == []
 
 
 def test_an_answer_is_bounded_and_every_node_gets_a_turn_in_it() -> None:
     made = register()
     for number in range(100):
         made.add("a", node(number), 0.0)
-    told = [made.told("a", b"asker", wanted, 0.0) for wanted in (0, 5, 10_000)]
+    told = [made.sample_nodes("a", b"asker", wanted, 0.0) for wanted in (0, 5, 10_000)]
     assert [len(rows) for rows in told] == [MAX_TOLD, 5, MAX_TOLD]
-    seen = {r.peer for _ in range(50) for r in made.told("a", b"asker", 0, 0.0)}
+    seen = {r.peer for _ in range(50) for r in made.sample_nodes("a", b"asker", 0, 0.0)}
     assert len(seen) == 100
 
 
@@ -398,8 +398,8 @@ def test_a_rendezvous_name_reveals_neither_the_name_of_the_mesh_nor_its_key() ->
 def goings(connected: int, *, seconds: int) -> list[int]:
     rounds, gone = VisitSchedule(rng=random.Random(1)), []
     for now in range(seconds):
-        if rounds.due(connected, float(now)):
-            rounds.done(float(now))
+        if rounds.is_due(connected, float(now)):
+            rounds.note_visit(float(now))
             gone.append(now)
     return gone
 
@@ -421,7 +421,7 @@ def test_a_node_with_company_goes_only_to_renew_its_registration() -> None:
 def test_a_node_that_loses_its_company_asks_soon() -> None:
     rounds = VisitSchedule(rng=random.Random(1))
     for _ in range(10):
-        rounds.done(0.0)
-    assert not rounds.due(5, 300.0)
-    rounds.done(300.0)
-    assert rounds.due(0, 320.0)
+        rounds.note_visit(0.0)
+    assert not rounds.is_due(5, 300.0)
+    rounds.note_visit(300.0)
+    assert rounds.is_due(0, 320.0)

@@ -24,7 +24,7 @@ def at(relay: PeerId, count: int = 1) -> list[str]:
 def holding(*relays: PeerId, lease: float = 600.0) -> Reservations:
     reservations = Reservations(OWN, random.Random(1))
     for relay in relays:
-        reservations.granted(relay, at(relay), lease, 0)
+        reservations.note_granted(relay, at(relay), lease, 0)
     return reservations
 
 
@@ -33,7 +33,7 @@ def test_connected_peers_are_asked_until_two_places_are_held() -> None:
     asked = []
     while (relay := reservations.next({A, B, C}, 0)) is not None:
         asked.append(relay)
-        reservations.granted(relay, at(relay), 600, 0)
+        reservations.note_granted(relay, at(relay), 600, 0)
     assert len(asked) == HELD
     assert reservations.relays == set(asked)
 
@@ -48,7 +48,7 @@ def test_the_addresses_that_are_announced_lead_through_the_relays_to_us() -> Non
 def test_of_the_addresses_that_a_relay_names_only_its_own_count_and_a_few_of_them() -> None:
     reservations = holding()
     said = [*at(B), f"{at(B)[0]}/p2p-circuit/p2p/A", "junk", *at(A, 9)]
-    reservations.granted(A, said, 600, 0)
+    reservations.note_granted(A, said, 600, 0)
     assert len(reservations.addresses) == ADDRESSES
     assert all("/p2p/A/p2p-circuit/p2p/own" in address for address in reservations.addresses)
 
@@ -64,22 +64,22 @@ def test_a_place_is_renewed_after_half_its_lease_and_within_two_minutes_whatever
 
 def test_a_place_that_is_refused_or_lost_is_sought_elsewhere() -> None:
     reservations = holding(A, B)
-    reservations.refused(A, 0)
+    reservations.note_refused(A, 0)
     assert reservations.next({A, B, C}, 0) == C
-    reservations.granted(C, at(C), 600, 0)
-    reservations.parted(B)
+    reservations.note_granted(C, at(C), 600, 0)
+    reservations.note_disconnected(B)
     assert reservations.relays == {C}
     assert reservations.next({A, B, C}, 0) == B
 
 
 def test_a_relay_that_refused_is_asked_again_later_and_at_once_when_it_comes_back() -> None:
     reservations = holding()
-    reservations.refused(A, 0)
+    reservations.note_refused(A, 0)
     assert reservations.next({A}, 9) is None
     assert reservations.next({A}, 10) == A
-    reservations.refused(A, 10)
+    reservations.note_refused(A, 10)
     assert reservations.next({A}, 29) is None
-    reservations.parted(A)
+    reservations.note_disconnected(A)
     assert reservations.next({A}, 29) == A
 
 
@@ -91,39 +91,39 @@ def test_a_node_that_is_reached_directly_gives_up_its_places() -> None:
 
 def test_a_node_that_was_told_nothing_is_not_hidden() -> None:
     reachability = Reachability()
-    assert not reachability.hidden
-    reachability.answered(A, None, 0)
-    assert not reachability.hidden
+    assert not reachability.is_hidden
+    reachability.note_answer(A, None, 0)
+    assert not reachability.is_hidden
 
 
 def test_one_peer_that_cannot_reach_us_makes_us_hidden_until_it_can() -> None:
     reachability = Reachability()
-    reachability.answered(A, True, 0)
-    reachability.answered(B, False, 0)
-    assert reachability.hidden
-    reachability.answered(B, True, 60)
-    assert not reachability.hidden
+    reachability.note_answer(A, True, 0)
+    reachability.note_answer(B, False, 0)
+    assert reachability.is_hidden
+    reachability.note_answer(B, True, 60)
+    assert not reachability.is_hidden
 
 
 def test_the_verdict_of_a_peer_that_is_gone_counts_until_another_gives_one() -> None:
     reachability = Reachability()
-    reachability.answered(A, False, 0)
+    reachability.note_answer(A, False, 0)
     for now in range(1, 4):
         reachability.next({B} if now == 2 else set(), now)
-        assert reachability.hidden
-    reachability.answered(B, True, 5)
-    assert not reachability.hidden
+        assert reachability.is_hidden
+    reachability.note_answer(B, True, 5)
+    assert not reachability.is_hidden
     reachability.next({C}, 6)
-    assert not reachability.hidden
+    assert not reachability.is_hidden
 
 
 def test_peers_are_asked_again_sooner_when_they_could_not_reach_us() -> None:
     reachability = Reachability()
-    reachability.answered(A, False, 0)
-    reachability.answered(B, True, 0)
+    reachability.note_answer(A, False, 0)
+    reachability.note_answer(B, True, 0)
     assert reachability.next({A, B}, MISSED_AGAIN - 1) is None
     assert reachability.next({A, B}, MISSED_AGAIN) == A
-    reachability.answered(A, True, MISSED_AGAIN)
+    reachability.note_answer(A, True, MISSED_AGAIN)
     assert reachability.next({A, B}, REACHED_AGAIN - 1) is None
     assert reachability.next({A, B}, REACHED_AGAIN) == B
 
@@ -134,5 +134,5 @@ def test_a_few_answers_are_enough() -> None:
     asked = []
     while (peer := reachability.next(many, 0)) is not None:
         asked.append(peer)
-        reachability.answered(peer, True, 0)
+        reachability.note_answer(peer, True, 0)
     assert len(asked) == ASKED

@@ -92,11 +92,11 @@ async def test_a_visit_from_trio_to_asyncio_returns_raises_and_is_cancelled() ->
 
     async def visit_briefly() -> None:
         with trio.move_on_after(0.05):
-            await runs.thread.visit(linger)
+            await runs.thread.call_asyncio(linger)
 
-    assert await runs.thread.call(runs.thread.visit, greet, "you") == "hello you"
+    assert await runs.thread.call(runs.thread.call_asyncio, greet, "you") == "hello you"
     with pytest.raises(AsyncioCallFailed):
-        await runs.thread.call(runs.thread.visit, fail)
+        await runs.thread.call(runs.thread.call_asyncio, fail)
     await runs.thread.call(visit_briefly)
     async with asyncio.timeout(5):
         await cancelled.wait()

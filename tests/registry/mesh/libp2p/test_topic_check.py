@@ -32,7 +32,7 @@ class Room:
         )
         self.introductions.claim(Origin.MDNS, (ADDRESS,))
 
-    def members(self) -> set[PeerId]:
+    def topic_peers(self) -> set[PeerId]:
         spoken = trio.current_time() >= self.speaks_at
         return {PEER, *(caller.peer for caller in self.inbound)} if spoken else set()
 
@@ -82,7 +82,7 @@ def test_a_stranger_that_speaks_our_topic_stays() -> None:
 def test_a_stranger_that_does_not_answer_is_left_alone_for_a_while() -> None:
     async def main() -> None:
         room = Room(speaks_at=0.0)
-        room.introductions.failed(PEER)
+        room.introductions.note_failure(PEER)
         assert room.introductions.addresses() == ()
         await trio.sleep(60)
         assert room.introductions.addresses() == (ADDRESS,)

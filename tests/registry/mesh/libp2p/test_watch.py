@@ -24,7 +24,7 @@ def leave(
     now: float = LATER,
 ) -> str:
     knows = known.__contains__
-    return "".join(find_excess(came, now, places=places, per_address=per_address, knows=knows))
+    return "".join(find_excess(came, now, capacity=places, per_address=per_address, knows=knows))
 
 
 def test_no_peer_leaves_while_there_is_room() -> None:

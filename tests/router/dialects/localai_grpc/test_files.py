@@ -24,15 +24,15 @@ from tests.workers.localai_worker import PNG
 def make_traps(shared: Folder, secret: Path) -> None:
     """Make entries that are not plain files with content: a link, a folder, an empty file and a pipe."""
     secret.write_bytes(PNG)
-    Path(shared.place("link")).symlink_to(secret)
-    Path(shared.place("folder")).mkdir()
-    Path(shared.place("empty")).touch()
-    os.mkfifo(shared.place("pipe"))
+    Path(shared.path_for("link")).symlink_to(secret)
+    Path(shared.path_for("folder")).mkdir()
+    Path(shared.path_for("empty")).touch()
+    os.mkfifo(shared.path_for("pipe"))
 
 
 def make(shared: Folder, name: str, size: int) -> None:
     """Make a file of `size` bytes."""
-    with Path(shared.place(name)).open("wb") as file:
+    with Path(shared.path_for(name)).open("wb") as file:
         file.truncate(size)
 
 
@@ -42,22 +42,22 @@ class TestAFolder:
             make_traps(shared, tmp_path / "secret")
             for name in ("link", "folder", "empty", "missing", "pipe"):
                 with pytest.raises(WorkerFailed):
-                    await shared.take(name)
+                    await shared.read_and_remove(name)
 
     async def test_gives_back_files_up_to_a_total_size(self) -> None:
         async with shared_folder() as shared:
             for name, size in (("a", MAX_MADE_BYTES - 1), ("b", 1), ("c", 1)):
                 make(shared, name, size)
-            assert len(await shared.take("a")) == MAX_MADE_BYTES - 1
-            assert len(await shared.take("b")) == 1
+            assert len(await shared.read_and_remove("a")) == MAX_MADE_BYTES - 1
+            assert len(await shared.read_and_remove("b")) == 1
             with pytest.raises(WorkerFailed):
-                await shared.take("c")
+                await shared.read_and_remove("c")
 
     async def test_takes_a_name_once(self) -> None:
         async with shared_folder() as shared:
-            await shared.put("a", b"1")
+            await shared.write("a", b"1")
             with pytest.raises(WorkerFailed, match="no file can be passed"):
-                await shared.put("a", b"2")
+                await shared.write("a", b"2")
 
     async def test_that_cannot_be_made_fails_the_attempt(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -74,9 +74,9 @@ class TestAFolder:
             abandoned = abandon(shared)
             remove_stale_folders()
             assert not any(path == abandoned for path, _ in left(shared))
-            await used.put("a", b"1")
+            await used.write("a", b"1")
             remove_stale_folders()
-            assert await used.take("a") == b"1"
+            assert await used.read_and_remove("a") == b"1"
 
 
 def abandon(shared: Path) -> Path:
@@ -87,7 +87,7 @@ tempfile.tempdir = {str(shared)!r}
 from router.dialects.localai_grpc.files import shared_folder
 async def main():
     async with shared_folder() as made:
-        path = await made.put("recording", b"secret")
+        path = await made.write("recording", b"secret")
         print(os.path.dirname(path), flush=True)
         os._exit(9)
 asyncio.run(main())

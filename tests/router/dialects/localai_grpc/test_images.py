@@ -96,7 +96,7 @@ class TestImages:
 
         async def paint(call: str, fields: Mapping[str, object]) -> object:
             copy(str(fields["src"]), str(fields["dst"]))
-            return METHODS[call].told(success=True)
+            return METHODS[call].reply_class(success=True)
 
         asked = request_of(Kind.IMAGE_EDIT, image=link)
         answer = await edit(BackendJob(asked, "llama", "own", paint, fetch))

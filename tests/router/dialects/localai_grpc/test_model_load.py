@@ -103,7 +103,7 @@ class TestABackendThatWasStartedAnew:
         self, dialect: Dialect, worker: LocalAIWorker, stream: bool
     ) -> None:
         call = "PredictStream" if stream else "Predict"
-        body = METHODS[call].asked(Prompt="hi").SerializeToString()
+        body = METHODS[call].request_class(Prompt="hi").SerializeToString()
         said = replace(
             chat(kind=Kind.COMPLETION, stream=stream, body=b'{"model":"llama","prompt":"hi"}'),
             verbatim=Verbatim("localai_grpc", call, body),

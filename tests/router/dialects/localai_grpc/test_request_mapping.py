@@ -16,7 +16,7 @@ from router.workers import Worker
 from tests.router.canonical.hostile import ANYTHING
 from tests.router.world import chat, own
 
-PREDICT = methods_of(LOCALAI)["Predict"].asked
+PREDICT = methods_of(LOCALAI)["Predict"].request_class
 FIELDS = (
     "messages", "prompt", "stream", "max_tokens", "temperature", "top_p", "top_k", "typical_p", "seed", "stop", "n", "echo",
     "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "response_format", "tools", "tool_choice",

@@ -59,7 +59,7 @@ def test_any_text_of_a_value_is_returned_unchanged(text: str) -> None:
 async def test_columns_of_different_lengths_are_failures(kind: Kind, call: str, said: Any) -> None:
     async def ask(name: str, _: Mapping[str, object]) -> Any:
         assert name == call
-        return METHODS[call].told(**said)
+        return METHODS[call].reply_class(**said)
 
     with pytest.raises(WorkerFailed):
         await vectors.serve_store(BackendJob(request_of(kind), "llama", "own", ask, no_image))

@@ -42,7 +42,7 @@ ONCE = {"prompt": "Once upon a time"}
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 KINDS = pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
 STREAMS = pytest.mark.parametrize("stream", [False, True])
-REPLY = methods_of(LOCALAI)["Predict"].told
+REPLY = methods_of(LOCALAI)["Predict"].reply_class
 
 
 async def ask(
@@ -426,7 +426,7 @@ def test_flash_attention_is_encoded_for_old_servers_and_for_new_ones() -> None:
     ):
         worker = replace(candidate.worker, load=f'{{"FlashAttention":{load}}}')
         said = model_options(worker).SerializeToString()
-        assert methods_of(LOCALAI)["LoadModel"].asked.FromString(said).FlashAttention is old
+        assert methods_of(LOCALAI)["LoadModel"].request_class.FromString(said).FlashAttention is old
         assert bytes([0xC2, 0x03, len(new)]) + new in said
 
 
@@ -508,7 +508,7 @@ def test_any_replies_give_a_text_that_ends_with_its_usage(
     asked = read(chat(stream=True))
     told = ChoiceReader(asked, reply_parser.ReplyTexts(asked, 0, {"Tokens": 5}).read)
     said = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
-    events = [event for reply in (*said, None) for event in told.take(reply)]
+    events = [event for reply in (*said, None) for event in told.feed(reply)]
     assert told.ended
     spent = events[-1]
     assert isinstance(spent, Usage)

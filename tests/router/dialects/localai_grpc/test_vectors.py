@@ -96,10 +96,12 @@ def told(kind: Kind, said: Any) -> BackendJob:
 )
 async def test_a_ranking_with_wrong_indices_or_scores_is_a_failure(results: Any) -> None:
     with pytest.raises(WorkerFailed):
-        await vectors.rank(told(Kind.RERANK, METHODS["Rerank"].told(results=results)))
+        await vectors.rank(told(Kind.RERANK, METHODS["Rerank"].reply_class(results=results)))
 
 
 @pytest.mark.parametrize("numbers", [[], [nan], [inf, 1]])
 async def test_a_vector_that_is_empty_or_not_finite_is_a_failure(numbers: list[float]) -> None:
     with pytest.raises(WorkerFailed):
-        await vectors.embed(told(Kind.EMBEDDING, METHODS["Embedding"].told(embeddings=numbers)))
+        await vectors.embed(
+            told(Kind.EMBEDDING, METHODS["Embedding"].reply_class(embeddings=numbers))
+        )

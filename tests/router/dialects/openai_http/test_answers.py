@@ -74,7 +74,7 @@ async def ask(
 
 def events(stream: bytes) -> list[Heard]:
     ear = TextStreamParser(max_event_bytes=len(stream))
-    heard = [*ear.take(stream), *ear.finish()]
+    heard = [*ear.feed(stream), *ear.finish()]
     assert ear.ended
     return heard
 
