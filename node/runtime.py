@@ -3,6 +3,8 @@
 Signals that end the process: the first SIGTERM, Ctrl-C or SIGHUP starts a drain, the second ends it at once.
 
 Locks against a second process: two nodes with one identity would contradict each other forever.
+
+Threads are tried before the start, since libraries fail late and without saying why if there are too few.
 """
 
 import asyncio
@@ -10,6 +12,7 @@ import fcntl
 import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -41,6 +44,28 @@ class Signals:
 
 
 LOCK_FILE = "node.lock"
+
+SPARE_THREADS = 16
+"""Threads that a node may need, with some to spare: the mesh, the log, the store, and look-ups of names."""
+
+
+def require_threads(count: int = SPARE_THREADS) -> None:
+    """Raise `CommandFailed` unless the system allows this process so many more threads."""
+    tried, enough = [], threading.Event()
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=enough.wait, daemon=True)
+            thread.start()
+            tried.append(thread)
+    except RuntimeError as error:
+        raise CommandFailed(
+            f"the system allows {len(tried)} more threads, and a node needs {count}: raise the limit "
+            "(ulimit -u, TasksMax of systemd, the pids limit of a container)"
+        ) from error
+    finally:
+        enough.set()
+        for thread in tried:
+            thread.join()
 
 
 @contextmanager

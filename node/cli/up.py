@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.streams import say_ready  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
-    from node.runtime import hold_data_dir_lock  # noqa: PLC0415
+    from node.runtime import hold_data_dir_lock, require_threads  # noqa: PLC0415
     from node.secrets import identity, joined, secret_files  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         swarm_key = secret_files.read_swarm_key(Path(settings.node.swarm_key))
     data_dir = Path(settings.node.data_dir)
     secret_files.make_private_directory(data_dir)
+    require_threads()
     with hold_data_dir_lock(data_dir):
         if argument := arguments.join or sources.configured_invitation():
             joined.save_invitation(data_dir, joined.read_argument(argument))

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from node.errors import CommandFailed
-from node.runtime import Signals, ending_signals, hold_data_dir_lock, hold_file_lock, supervise
+from node.runtime import (
+    Signals,
+    ending_signals,
+    hold_data_dir_lock,
+    hold_file_lock,
+    require_threads,
+    supervise,
+)
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -20,6 +27,20 @@ from node.runtime import hold_data_dir_lock
 with hold_data_dir_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
+"""
+
+# The limit holds for users who are not root.
+FEW_THREADS = """
+import os, resource
+from node.errors import CommandFailed
+from node.runtime import require_threads
+if os.getuid() == 0:
+    os.setuid(54_321)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+try:
+    require_threads()
+except CommandFailed as error:
+    print(error)
 """
 
 
@@ -113,3 +134,11 @@ def test_a_lock_that_another_holds_is_refused_with_the_reason_given(tmp_path: Pa
         pass
     with hold_file_lock(lock, "in use"):
         pass
+
+
+def test_too_few_threads_are_noticed_before_the_start_and_told_with_what_to_raise() -> None:
+    require_threads()
+    limited = subprocess.run(
+        [sys.executable, "-c", FEW_THREADS], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert limited.stdout.startswith("the system allows 0 more threads, and a node needs 16: raise")

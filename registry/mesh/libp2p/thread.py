@@ -166,8 +166,13 @@ class TrioThread(Generic[_Server]):
             began = time.monotonic()
             # A new thread for each run: an error in trio's own core leaves its thread unable to run trio again.
             thread = threading.Thread(target=self._live, name="libp2p", daemon=True)
-            thread.start()
-            thread.join()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # The system allows no more threads.
+                self._report(error)
+            else:
+                thread.join()
             self._token = self._nursery = None
             self.post_asyncio(self._died)
             if time.monotonic() - began > STEADY:
