@@ -276,7 +276,7 @@ class Replica:
         return health is not None and health.is_healthy(now)
 
     def member_health(self) -> Mapping[PeerId, MemberHealth]:
-        """Return the pulse of every other node that is known."""
+        """Return the health of every other node that is known."""
         return self.members.health
 
     def room_for_strangers(self, via: PeerId | None, now: float) -> int:

@@ -63,7 +63,7 @@ SIZES = GaugeValues(
     relaying={"circuits": 1},
     relayed={"bytes": 1},
 )
-"""GaugeValues in which every metric has a value."""
+"""Values that give every metric a sample."""
 
 _CLIENT = {
     400: "BadRequestError",

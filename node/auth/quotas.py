@@ -149,7 +149,7 @@ class Quotas:
         self._per_address = per_address
         self._books: dict[str, LimitUsage] = {}
         self._addresses: dict[str, LimitUsage] = {}
-        """LimitUsage of this process alone, the most recently used address last."""
+        """Usage by this process alone, the most recently used address last."""
 
     def admit(self, principal: Principal, request: Request) -> QuotaTicket | None:
         """Reserve a request's share; return `None` if nothing limits the caller, raise a `Limited` error at a limit."""

@@ -61,7 +61,7 @@ class DemoOutput:
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """DemoOutput that a step is in progress, and how long it took."""
+        """Show that a step is in progress, and how long it took."""
         if self._terminal:
             self._out.write(f"  … {text}")
             self._out.flush()

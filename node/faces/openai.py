@@ -337,7 +337,7 @@ def content_type_of(http: HttpRequest, body: bytes) -> str:
 def passed_headers(http: HttpRequest, peer: PeerId, *, background: bool = False) -> PassedHeaders:
     """Return the headers that travel with a request to the replica: its trace, the nodes passed, priority and `accept`.
 
-    Raise what `via_onward` raises.
+    Raise what `extended_via` raises.
     """
     passed = trace_of(http.headers)
     passed[VIA] = extended_via(", ".join(http.headers.getall(VIA, ())), peer)

@@ -49,7 +49,7 @@ class NoRoomCount(NamedTuple):
 
 
 class RecentRequests:
-    """RecentRequests requests of one process of this node."""
+    """Recent requests of one process of this node."""
 
     def __init__(self, wall: Clock, *, limit: int = MOST) -> None:
         """`wall` returns Unix time."""

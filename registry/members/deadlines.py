@@ -1,6 +1,6 @@
 """Deadlines of members: which node's state changes next as time passes.
 
-Holds all pulses, in the order in which nodes fall silent. No I/O.
+Holds the health of all members, in the order in which they fall silent. No I/O.
 
 A tick that checked every node would cost time proportional to their number, four times a second. Living nodes fall silent
 in the order in which they were last heard, whatever the lease is by then. Only suspects, which are few, are checked one by one.
@@ -19,7 +19,7 @@ _FOREVER = float("inf")
 
 
 class MemberDeadlines(Mapping[PeerId, MemberHealth]):
-    """One pulse for each node. Times are seconds, as in `MemberHealth.next_change_at`, whose arguments are passed through."""
+    """Health of each node. Times are seconds, as in `MemberHealth.next_change_at`, whose arguments are passed through."""
 
     def __init__(self) -> None:
         self._health: dict[PeerId, MemberHealth] = {}
@@ -37,7 +37,7 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
     @overload
     def get(self, node: PeerId, default: MemberHealth | Other) -> MemberHealth | Other: ...
     def get(self, node: PeerId, default: object = None) -> object:
-        """Return the pulse of a node. The inherited method makes two more calls, for each request to another node."""
+        """Return the health of a node. The inherited method makes two more calls, for each request to another node."""
         return self._health.get(node, default)
 
     def __iter__(self) -> Iterator[PeerId]:
@@ -57,7 +57,7 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
         return sorted(self._lost, key=lambda node: self._health[node].heard)
 
     def put(self, node: PeerId, health: MemberHealth) -> None:
-        """Set a node's pulse."""
+        """Set a node's health."""
         self._health[node] = health
         self._suspects.pop(node, None)
         self._lost.pop(node, None)
@@ -77,14 +77,14 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
         self._lost.pop(node, None)
 
     def pass_time(self, now: float, **times: float) -> list[PeerId]:
-        """Apply the changes that are due at `now`; return the nodes whose pulses changed."""
+        """Apply the changes that are due at `now`; return the nodes whose health changed."""
         changed = [node for node in list(self._suspects) if self._pass_time(node, now, times)]
         while (node := self._longest_silent()) is not None and self._pass_time(node, now, times):
             changed.append(node)
         return changed
 
     def next_change_at(self, **times: float) -> float:
-        """Return when `pass_time` next changes a pulse; infinity when it never does."""
+        """Return when `pass_time` next changes a node's health; infinity when it never does."""
         silent = self._longest_silent()
         looked_at = self._suspects if silent is None else (*self._suspects, silent)
         return min(

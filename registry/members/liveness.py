@@ -154,7 +154,7 @@ class MemberHealth:
         return now - (self.heard if self.heard > _NEVER else self.since)
 
     def with_evidence(self, evidence: Evidence, now: float) -> "MemberHealth":
-        """Return the pulse after `evidence` was seen at `now`."""
+        """Return the health after `evidence` was seen at `now`."""
         moved = self._with_status(TABLE[self.contact].get(evidence, self.contact), evidence, now)
         if evidence is not Evidence.UNREACHED or moved.contact is not Status.SUSPECT:
             return moved
@@ -162,11 +162,11 @@ class MemberHealth:
         return replace_fields(moved, rounds=moved.rounds + 1, unreached=first)
 
     def with_path_failure(self, evidence: Evidence, now: float) -> "MemberHealth":
-        """Return the pulse after a probe failed on this node's own path, while the node was heard: no reason for suspicion."""
+        """Return the health after a probe failed on this node's own path, while the node was heard: no reason for suspicion."""
         return self._with_status(self.contact, evidence, now)
 
     def next_change_at(self, *, lease: float, suspicion: float, awake: float = _NEVER) -> float:
-        """Return when this pulse changes as time passes without evidence; infinity when it does not.
+        """Return when this health changes as time passes without evidence; infinity when it does not.
 
         `awake` is when this process last resumed after a stall: silence before that does not count.
         """
@@ -187,7 +187,7 @@ class MemberHealth:
     def at_time(
         self, now: float, *, lease: float, suspicion: float, awake: float = _NEVER
     ) -> "MemberHealth":
-        """Return the pulse after time has passed without evidence."""
+        """Return the health after time has passed without evidence."""
         if now < self.next_change_at(lease=lease, suspicion=suspicion, awake=awake):
             return self
         silent = now >= max(self.heard, awake) + lease
@@ -212,7 +212,7 @@ class MemberHealth:
 
 
 def initial_health(*, heard_at: float, now: float, lease: float) -> MemberHealth:
-    """Return the first pulse of a node that was last heard at `heard_at`, maybe by another node."""
+    """Return the first health of a node that was last heard at `heard_at`, maybe by another node."""
     fresh = heard_at + lease > now
     return MemberHealth(
         contact=Status.ALIVE if fresh else Status.LOST,

@@ -1,4 +1,4 @@
-"""Membership: which of the known nodes live, and which are probed now. One pulse for each node, and the probes. No I/O.
+"""Membership: which of the known nodes live, and which are probed now. No I/O.
 
 Connected peers are probed in turn, the one that was silent longest first, so the traffic of a node does not grow with the
 mesh. A suspect is probed at once and repeatedly, directly and through helpers; an unreachable node ever more rarely. A doubt
@@ -48,7 +48,7 @@ _NEVER, _FOREVER = float("-inf"), float("inf")
 
 
 class Membership:
-    """The pulses of all other nodes, and the probes that are due."""
+    """Health of all other nodes, and the probes that are due."""
 
     def __init__(self, settings: RegistrySettings, jitter: RandomSource) -> None:
         self.awareness = Awareness()
@@ -67,7 +67,7 @@ class Membership:
 
     @property
     def health(self) -> Mapping[PeerId, MemberHealth]:
-        """The pulse of every followed node."""
+        """The health of every followed node."""
         return self._health
 
     # Followed nodes.

@@ -15,7 +15,7 @@ from router.openai.text_parser import TextFailure
 
 
 def field_error(path: str, message: str) -> BadRequest:
-    """Return the error for the value at a place; `message` continue a sentence that begins with its name."""
+    """Return the error for the value at a place; `message` continues a sentence that begins with its name."""
     return BadRequest(f"`{path}` {message}", param=path)
 
 

@@ -237,11 +237,11 @@ class LibP2PMesh:
         self.thread.post_asyncio(self._keep_addresses, addresses, interfaces)
 
     async def answer(self, asker: PeerId, question: bytes) -> bytes:
-        """Answer a peer's question; raise `VisitFailed` when there is no answer."""
+        """Answer a peer's question; raise `AsyncioCallFailed` when there is no answer."""
         return await self.thread.call_asyncio(self._answer, asker, question)
 
     async def serve(self, pipe: Pipe) -> None:
-        """Serve a pipe that a peer opened; raise `VisitFailed` when that fails."""
+        """Serve a pipe that a peer opened; raise `AsyncioCallFailed` when that fails."""
         await self.thread.call_asyncio(self._serve_pipe, pipe)
 
     # These run on the asyncio side again.
