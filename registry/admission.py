@@ -1,4 +1,4 @@
-"""Admission of peers: which peers this node hears and answers, by its lists, by how often they ask, and by their offences."""
+"""Admission of peers: which ones this node hears and answers, by its access list, their rate of questions and their offences."""
 
 import logging
 from collections import Counter

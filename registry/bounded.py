@@ -1,4 +1,4 @@
-"""Bounded dictionaries, in the order in which entries were put: a new entry evicts the oldest."""
+"""Bounded dictionaries in order of insertion: a new entry evicts the oldest."""
 
 from typing import TypeVar
 

@@ -3,8 +3,7 @@
 Each key has one writer, and merging keeps the newer record, so it is commutative, associative and idempotent whatever the
 order of delivery. Expiry is deliberately not part of merging: clocks differ between nodes, merge results must not.
 
-It is made of persistent maps, which change without being copied: a change copies the part that it touches and shares all
-others. No I/O.
+It is made of persistent maps: a change copies the part that it touches and shares all others. No I/O.
 """
 
 import hashlib

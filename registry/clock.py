@@ -1,4 +1,4 @@
-"""Clock and chance as arguments: no rule reads the time or draws a random number, so that tests control both."""
+"""Clock and source of randomness as arguments: no rule reads the time or draws random numbers itself, so tests control both."""
 
 from typing import Protocol
 

@@ -1,6 +1,6 @@
 """Direct dialling of peers that are connected through a relay, from both ends.
 
-So a node behind a NAT gets a direct connection to a node that asks it: the asker dials in vain, and is dialled in return.
+A node behind a NAT cannot be dialled, but it dials the node at the other end of a relayed connection (connection reversal).
 """
 
 import asyncio

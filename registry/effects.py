@@ -1,6 +1,6 @@
 """Effects: the values in which the pure core tells `registry.service` what to do.
 
-Also the events that the registry counts, by name; `/metrics` shows all of them, also those that have not happened yet.
+Also the events that the registry counts, by name; `/metrics` shows all of them, those that have not happened yet at 0.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What can go wrong while keeping the registry.
+"""Errors of the registry.
 
 RegistryError
 ├── InvalidFrame          bytes that are no frame of ours: too long, wrong shape

@@ -1,8 +1,8 @@
-"""Hash that a value computes once: a base class, machine code in wheels, as look-ups call it again and again."""
+"""Base class of values that compute their hash once: look-ups need it again and again. Compiled in wheels."""
 
 
 class Hashed:
-    """Value with its hash in `_hash`, which it sets when it is made. It must name `__hash__` again, or `dataclass` makes one."""
+    """Value with its hash in `_hash`, set by its constructor. It must assign `__hash__` again, or `dataclass` makes another."""
 
     __slots__ = ("_hash",)
     _hash: int

@@ -1,8 +1,8 @@
 """Replica of the registry: the registry of one node as a state machine without I/O.
 
 Calls return effects; `registry.service` performs them. Time is an argument, randomness comes in as `jitter`.
-What this node publishes is in `registry.own_record`, and which nodes live in `registry.members.membership`; here is what it
-hears and holds.
+This module has what the node receives and holds; `registry.own_record` has what it publishes, `registry.members.membership`
+which nodes live.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

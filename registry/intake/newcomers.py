@@ -1,9 +1,8 @@
-"""Places for nodes that this node has not met, and which node gives one up. No I/O.
+"""Limits on the nodes that this node has not met, and eviction from a full registry. No I/O.
 
-A node is *met* once an authenticated connection to it was open; every other node is a *stranger*, known from what a
-neighbour told. Identities cost nothing, connections do. So a neighbour may introduce only so many strangers in a time,
-strangers never fill the last quarter of the registry, and no stranger takes the place of a living node, while a node that is
-connected does take a stranger's.
+A node is *met* once an authenticated connection to it was open; every other node is a *stranger*, of which only a neighbour
+reports. Identities cost nothing, connections do. So a neighbour may introduce strangers at a limited rate, strangers never fill
+the last quarter of the registry, and no stranger replaces a living node, while a connected node may replace a stranger.
 
 Strangers have a weight, too: what one serves beyond a few replicas counts against the neighbour that introduces it, and the
 weight of all of them together is bounded, whatever their number.

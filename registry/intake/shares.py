@@ -1,4 +1,4 @@
-"""Places that peers share: each may hold as many as are free, so that neither one nor several can hold all."""
+"""Places shared by peers: each may hold as many as are free, so neither one peer nor several together can hold all."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""Validator of frames: judges what a neighbour forwards before it costs this node, or others, anything.
+"""Validator of frames: checks what a neighbour forwards before this node believes it or passes it on.
 
-The mesh calls it in its own thread, before gossip forwards a frame. So no node forwards a frame that no node may believe,
-and a neighbour that sends such a frame is to blame for it. A frame is gossiped by its owner, which libp2p has authenticated;
-a frame that another node repeats is worth nothing.
+The mesh calls it in its own thread, before gossip forwards a frame. So honest nodes never forward an invalid frame, and a
+neighbour that does commits an offence. The publisher of a frame, which libp2p authenticates, must be its owner.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Load reports: which of this node's are worth sending, and what those of other nodes say of which replicas. No I/O.
+"""Load reports: which ones this node sends, and which replicas those of other nodes are about. No I/O.
 
 A load is small, lossy and rare. It is never part of a record, never stored, never compared. An idle node sends none.
 """
@@ -77,7 +77,7 @@ Loads = Mapping[Service, Load]
 
 
 class LoadReplica(Protocol):
-    """Replica as it publishes loads."""
+    """The part of a replica that publishes loads."""
 
     def publish_load(self, busy: Loads, now: float) -> list[Effect]:
         """Publish the load of our replicas when that is worth a note; `busy` are those with requests."""

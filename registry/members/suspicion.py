@@ -1,7 +1,7 @@
 """Suspicion that is published, so that other nodes probe too, and awareness of this node's own slowness. No I/O.
 
-Only nodes that are or were lately connected to the suspect publish it, and the first of them for all. Awareness, as in
-memberlist, is how much more patient a slow node must be. Time is an argument.
+Only nodes that are or were lately connected to the suspect publish it, and once one has, the others need not. Awareness, as in
+memberlist, is the factor by which a slow node waits longer. Time is an argument.
 
 Lifeguard's idea (Dadgar, Phillips, Currey: "Lifeguard: SWIM-ing with Situational Awareness", 2017): a node that misses the
 answers of many is more likely to be deaf than they are to be dead.

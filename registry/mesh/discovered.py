@@ -1,4 +1,4 @@
-"""Discovered addresses for which no known node vouches: claims from a network, checked, bounded, and given up in time.
+"""Discovered addresses for which no known node vouches: claims from a network, checked, bounded, and forgotten in time.
 
 A claim costs its sender nothing, so it is dialled only while a node has too few connections, and a peer that turns out
 not to be of our mesh is not dialled again for a while.

@@ -54,7 +54,7 @@ class RegisteredNode(ManagedNode, Protocol):
         """Connect to a rendezvous point; raise `PeerUnreachable`."""
 
     def take_discovered(self, addresses: tuple[str, ...]) -> None:
-        """Take in the addresses of all nodes that the points told of."""
+        """Take in the addresses of all nodes that the points have returned."""
 
 
 class Introducer:

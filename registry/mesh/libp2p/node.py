@@ -278,7 +278,7 @@ class MeshNode:
         return await self.connect(address, self._plan.settings.dial_timeout)
 
     def take_discovered(self, addresses: tuple[str, ...]) -> None:
-        """Replace the addresses that rendezvous points told of."""
+        """Replace the addresses that rendezvous points have returned."""
         self.connections.claim(Origin.RENDEZVOUS, addresses)
 
     async def _take_pipe(self, stream: INetStream) -> None:

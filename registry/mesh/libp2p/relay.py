@@ -3,8 +3,8 @@
 The messages are libp2p's; the service is ours. The library's service lets any peer reserve for another, ends all circuits of a
 peer with the first one, writes statuses into the relayed bytes, and limits neither the number of circuits nor idle ones.
 
-The books hold bounded numbers of reservations and circuits. A full book refuses, with two exceptions: an unused reservation is
-evicted where its holder is not known, or where its holder's address has more reservations than the newcomer's.
+The tables hold bounded numbers of reservations and circuits. A full table refuses, with two exceptions: an unused reservation
+is evicted if its holder is not known, or if its holder's address has more reservations than the newcomer's.
 """
 
 import time

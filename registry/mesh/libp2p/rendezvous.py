@@ -1,7 +1,7 @@
 """Rendezvous of strangers by libp2p's rendezvous protocol: nodes register at a point and ask it for other nodes.
 
 Both sides are ours, because the library's own service does not bound what clients make it remember. `Register` and
-`VisitSchedule` decide, without I/O, which nodes a point tells of and when a node asks there.
+`VisitSchedule` decide, without I/O, which nodes a point returns and when a node asks there.
 
 A point serves any peer, so everything that it remembers is bounded. A full point refuses newcomers, unless another network has
 more registrations than theirs.

@@ -1,6 +1,6 @@
 """Client of one PostgreSQL database: one connection, one round trip at a time, each bounded and tried once.
 
-It creates the tables of the store, and reports errors briefly, in none of the server's or the library's words.
+It creates the tables of the store, and reports errors in short sentences that quote neither the server nor the library.
 """
 
 import asyncio
