@@ -1,4 +1,4 @@
-"""Answer to a request, as a dialect hands it over, and its flow of bytes, which a reader awaits, or a listener takes."""
+"""Answer to a request, as a dialect returns it, and its flow of bytes, which a reader awaits or a listener takes."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Listener = Callable[[], None]
 
 
 class Flow:
-    """Bytes as they arrive: a reader awaits them, or a listener is called on news and takes what has arrived."""
+    """Bytes as they arrive: a reader awaits them, or a listener is called when there are more, and takes them."""
 
     __slots__ = ()
 

@@ -27,7 +27,7 @@ MAX_OBSERVED = 4_096
 
 
 class AnswerTimes:
-    """What answers have shown. Time is an argument."""
+    """Service times and read prefixes of replicas, learnt from answers. Time is an argument."""
 
     def __init__(self) -> None:
         self.own_estimators: dict[tuple[Service, Kind], Estimator] = {}
@@ -146,7 +146,7 @@ def _tokens(kind: Kind, answer: Answer) -> float | None:
 
 
 class ReadBefore:
-    """What replicas have read of one request before, at one moment."""
+    """How much of one request each replica has read before, as of one moment."""
 
     __slots__ = ("_read", "_shared")
 

@@ -1,6 +1,6 @@
 """Attempt: one try at one candidate.
 
-It is sent to its candidate, watched until the first byte, and booked from its start to its end.
+It is sent to its candidate, watched until the first byte, and recorded in the ledger from its start to its end.
 """
 
 import logging
@@ -43,13 +43,13 @@ class Routed:
 
 
 class AttemptContext(ABC):
-    """What attempts need of their router: it sends and books them."""
+    """What attempts need of their router: it sends them and takes in their outcomes."""
 
     def __init__(self, ledger: Ledger, now: Clock) -> None:
         self.ledger = ledger
-        """The books."""
+        """The ledger that attempts are recorded in."""
         self.now = now
-        """The clock of the books."""
+        """The ledger's clock."""
 
     @abstractmethod
     def send(self, attempt: "Attempt") -> AbstractAsyncContextManager[Answer]:
@@ -118,7 +118,7 @@ class Attempt:
             self.trace = request.trace.add_attempt(request, candidate, others, number)
 
     def begin(self) -> None:
-        """Book the start of the attempt: its slot is taken from now on."""
+        """Record the start of the attempt: its slot is taken from now on."""
         self._booked = True
         self.began = self._context.now()
         if self.trace is not None:
@@ -126,7 +126,7 @@ class Attempt:
         self._context.ledger.record_start(self)
 
     def record_answer(self, answer: Answer) -> Routed:
-        """Book the start of the answer, and return it."""
+        """Record the start of the answer, and return it."""
         self.answer = answer
         now = self._context.now()
         if self.trace is not None:
@@ -157,7 +157,7 @@ class Attempt:
             self.end(error)
 
     def end(self, exception: BaseException | None = None) -> None:
-        """Book the end of the attempt: it was answered, failed with an error, or its caller left."""
+        """Record the end of the attempt: it was answered, failed with an error, or its caller left."""
         error = None if exception is None else self._mark_error(exception)
         context, answer, now = self._context, self.answer, self._context.now()
         failed = error if answer is None else answer.broken

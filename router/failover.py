@@ -1,7 +1,7 @@
 """Mid-stream fail-over of text streams: a state machine over their events, without I/O.
 
 Text that was sent cannot be taken back, so another worker gets the text so far as the beginning of its answer, and continues
-from there. A seam event in the stream says so. A stream of more than one plain text (tool calls, several choices, prescribed
+from there. An event in the stream marks the seam. A stream of more than one plain text (tool calls, several choices, prescribed
 formats, reasoning) breaks off.
 """
 

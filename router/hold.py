@@ -1,7 +1,7 @@
 """Hold of requests until a worker is ready: one waiting request probes for all.
 
-A try that fails soon has found no worker ready; one that lasts longer, or is answered, lets all other requests go at once.
-The request that has waited longest tries. None waits beyond its time, and one whose caller leaves is dropped.
+The request that has waited longest probes. If its attempt fails soon, no worker is ready yet; if it lasts longer or is answered,
+all other requests continue at once. None waits beyond its time, and one whose caller leaves is dropped.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Ledger of replicas: requests in flight at each, its load and its health.
 
-Attempts write into it, and the choice of candidates reads it. Slots of this machine's workers are taken and given back here.
+Attempts write to it, and the choice of candidates reads it. Slots of this machine's workers are taken and given back here.
 
 `EVENTS` names the counted events; `/metrics` shows all of them, including those that have not happened yet.
 """
@@ -60,7 +60,7 @@ LONGEST_SLOT_WAIT = 5.0
 
 
 class Ledger:
-    """The books of one router. What it returns is as of the moment of the call."""
+    """State of all replicas at one router. What it returns is as of the moment of the call."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class Ledger:
             attempt.asked_worker = self.stuck.record_request(candidate.worker.api, now)
 
     def record_first_byte(self, attempt: "Attempt", answer: Answer, now: float) -> Tally | None:
-        """Book the first byte of an attempt; return the tally of a local worker's events, `None` for another node."""
+        """Record the first byte of an attempt; return the tally of a local worker's events, `None` for another node."""
         candidate, request = attempt.candidate, attempt.request
         if request.prefixes is not NONE:
             self.times.prefix_index.record_read(candidate.key, request.prefixes, now)
@@ -301,7 +301,7 @@ class Ledger:
         return tally
 
     def record_end(self, attempt: "Attempt", failed: WorkerError | None, now: float) -> None:
-        """Book the end of an attempt: it failed, before or after its answer began, was answered, or its caller left."""
+        """Record the end of an attempt: it failed, before or after its answer began, was answered, or its caller left."""
         candidate, answer, occupancy = attempt.candidate, attempt.answer, attempt.occupancy
         worker = candidate.worker
         if worker is None:

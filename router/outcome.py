@@ -1,4 +1,4 @@
-"""Outcome of one attempt, as the rest of the node takes it in."""
+"""Outcome of one attempt, and what it shows about the candidate's node."""
 
 from registry.members.liveness import Evidence
 from registry.values import value_class

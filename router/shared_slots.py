@@ -1,7 +1,7 @@
-"""Slots that the processes of one node share: one process lends them to the others.
+"""Slots shared by the processes of one node: one process lends them to the others.
 
-The number of requests at a worker with a bound is never above that bound, whichever processes they pass: a slot is taken before
-an attempt and given back after it, and requests that wait for one wait in the lender's queues.
+So a worker with a limit never has more requests than that, whichever processes they pass: a slot is taken before an attempt and
+given back after it, and requests that wait for one wait in the lender's queues.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class Lender(Protocol):
 
 
 class BorrowedSlots:
-    """The borrower's end, in place of the `router.slot_wait.SlotWaits` of a process whose slots are its own."""
+    """The borrower's end: it replaces the `router.slot_wait.SlotWaits` of a process that has slots of its own."""
 
     def __init__(self, lender: Lender, ledger: "Ledger") -> None:
         """`ledger` is this process's own, and counts each granted slot."""

@@ -2,10 +2,8 @@
 
 A slot that comes free is handed directly to the next request: it is never free between two, so no later request takes it.
 
-`LingeringSlots` keeps the slots of cancelled requests that their workers work on.
-
-Some workers finish what was cancelled. Their slots are free when the worker is, or after a bounded time: until then another
-request would only wait at the worker, where it cannot be seen.
+Some workers finish requests that were cancelled. `LingeringSlots` keeps the slots of those until the worker is free, or for a
+bounded time: another request would only wait at the worker, where this node cannot see it.
 """
 
 import asyncio
@@ -32,7 +30,7 @@ Free = Callable[[], Awaitable[object]]
 
 
 class LingeringSlots:
-    """What dialects note when they leave a request early, and what becomes of its slot. Lives on one event loop."""
+    """Slots of requests that dialects left early, kept while their workers go on with them. Lives on one event loop."""
 
     def __init__(self, tasks: BackgroundTasks, longest: float = LONGEST_LINGER) -> None:
         """`tasks` runs tasks until they end or the node does."""

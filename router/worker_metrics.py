@@ -1,6 +1,6 @@
 """Metrics that workers report: a few figures under common names, queried when the node's own metrics are read.
 
-They show what no node knows: a worker's requests from elsewhere, and how fast it is by its own clock.
+They show what a node cannot measure: a worker's requests from elsewhere, and its speed by its own clock.
 """
 
 import asyncio

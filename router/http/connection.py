@@ -44,7 +44,7 @@ class ConnectionOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _KnownHead:
-    """The newest head of a whole answer, and what was parsed from it; `tells` says whether a node told of its worker in it."""
+    """The newest head of a whole answer, and what was parsed from it; `tells`: whether a node reported on its worker in it."""
 
     head: heads.RepeatedHead
     status: int
@@ -53,7 +53,7 @@ class _KnownHead:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection. `home` is told each time it is free for the next request, and once when it is closed."""
+    """One connection. `home` gets it back each time it is free for the next request, and is told once when it is closed."""
 
     __deletable__ = ("_parser",)  # mypyc asks
 
@@ -388,7 +388,7 @@ def _poll_unread(transport: asyncio.Transport) -> select.poll:
 
 
 def _known_head_of(head: bytes, reply: Reply) -> _KnownHead | None:
-    """Return a head and its headers, without those in which a node tells of its worker, which differ each time."""
+    """Return a head and its headers, without a node's reports on its worker, which differ each time."""
     headers, other = reply.headers, heads.split_worker_lines(head)
     if other is not None:
         head, added, _ = other

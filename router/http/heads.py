@@ -1,7 +1,7 @@
 """Heads of requests to workers and peers, and a matcher for heads that repeat an earlier one of their connection.
 
 Programs send the same head again and again. Such a head is compared and not parsed anew. Nothing but digits may differ, and of
-an answer its date, so nothing is accepted that was not parsed once. What another node tells of its worker is cut out before.
+an answer its date, so nothing is accepted that was not parsed once. Another node's reports on its worker are cut out before.
 """
 
 import re
@@ -177,7 +177,7 @@ def repeated_head_of(head: bytes, *, dated: bool = False) -> RepeatedHead | None
 
 
 def split_worker_lines(data: bytes) -> tuple[bytes, Mapping[str, str], int] | None:
-    """Return an answer without the lines in which a node tells of its worker, what these say by name, and where they were.
+    """Return an answer without the lines in which a node reports on its worker, their values by name, and where they were.
 
     Return `None` if it has none near its beginning. The caller has to check that its head does not end before them.
     """
@@ -212,6 +212,6 @@ def _word(value: bytes, most: int) -> str:
 
 
 def has_worker_lines(head: bytes) -> bool:
-    """Return whether a head has a line in which a node tells of its worker, however it is written."""
+    """Return whether a head has a line in which a node reports on its worker, however it is written."""
     lower = head.lower()
     return any(name in lower for name in _TOLD_NAMES)

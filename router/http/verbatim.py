@@ -1,7 +1,7 @@
-"""Requests that are passed on in the caller's own words, unchanged.
+"""Requests that are passed on unchanged, because caller and worker speak the same protocol.
 
-Little must be known of them: where the model is named, whether the answer is a failure, when a stream is over, and how many
-tokens it took.
+Only four facts are read: where the model is named, whether the answer is a failure, when a stream is over, and how many tokens
+it took.
 """
 
 import re
@@ -25,7 +25,7 @@ _LONGEST_END = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassThrough:
-    """What is passed on of a protocol over HTTP.
+    """The parts of a protocol over HTTP that are passed on unchanged.
 
     `calls` are the paths; `addressed` makes the worker's body from the caller's. `whole` returns the usage of an answer in one
     piece from the caller's body, the answer and its headers, and raises a `WorkerError` for a failure. `streamed` describes the
@@ -40,11 +40,11 @@ class PassThrough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streamed:
-    """What is inspected of a stream.
+    """The parts of a stream that are inspected.
 
     `event` inspects the first event, and raises a `WorkerError` for a failure. `over` matches the end of a text, or a failure
-    that rules it out, in at most 64 bytes: a stream without it broke off. `tells` returns where the stream tells its tokens,
-    given the caller's body.
+    that rules it out, in at most 64 bytes: a stream without it broke off. `tells` returns where the stream reports its
+    tokens, given the caller's body.
     """
 
     event: Callable[[bytes], object]

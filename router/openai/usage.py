@@ -1,7 +1,7 @@
 """Usage: the tokens of an answer, requested from the worker if the caller did not, and read from the bytes that pass.
 
-`stream_options.include_usage`, the question, makes a worker report usage in one more event, without choices, before `[DONE]`.
-If the node added the question, that event is removed again. Only events that report tokens are parsed.
+The usage option, `stream_options.include_usage`, makes a worker report usage in one more event, without choices, before `[DONE]`.
+If the node added the option, that event is removed again. Only events that report tokens are parsed.
 """
 
 import json
@@ -22,10 +22,10 @@ TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
 """Kinds of request whose answers workers stream as text, and report the tokens of."""
 
 ASK_AGAIN = 600.0
-"""Seconds after which a worker that refused the question is asked it once more: it may have been replaced."""
+"""Seconds after which a worker that refused the usage option is sent it once more: it may have been replaced."""
 
 MAX_WORKERS = 4_096
-"""Addresses that are remembered; beyond that all are forgotten, which costs one refused question for each."""
+"""Addresses that are remembered; beyond that all are forgotten, which costs one refused request for each."""
 
 _DECODER = json.JSONDecoder()
 _REFUSALS = frozenset({400, 422})
@@ -71,7 +71,7 @@ class Usage:
 
 
 def add_usage_option(body: bytes) -> bytes | None:
-    """Return the JSON object `body` with the question for usage added, all other bytes unchanged.
+    """Return the JSON object `body` with the usage option added, all other bytes unchanged.
 
     Return `None` if it asks already, or if its options are written so that nothing can be inserted without parsing all of it.
     """
@@ -94,7 +94,7 @@ def add_usage_option(body: bytes) -> bytes | None:
 
 
 def has_stream_options(body: bytes) -> bool:
-    """Return whether a request has stream options, which may contain the question."""
+    """Return whether a request has stream options, which may contain the usage option."""
     return contains(body, _OPTIONS)
 
 
@@ -224,34 +224,34 @@ class StreamUsage:
 
 
 class OptionSupport:
-    """Workers that accept the question, by address. An unknown worker is sent it, and if it refuses, asked again without it."""
+    """Workers that accept the usage option, by address. An unknown worker is sent it; if it refuses, it is asked without it."""
 
     def __init__(self, *names: bytes) -> None:
-        """Start with no known workers. `names` are the words by which a refusal names the question, by default its fields."""
+        """Start with no known workers. `names` are the words by which a refusal names the option, by default its fields."""
         self._names = names or _QUESTION_NAMES
         self._refused: dict[str, float] = {}
         self._takers: set[str] = set()
 
     def should_send(self, api: str, now: float) -> bool:
-        """Return whether a worker is to be sent the question."""
+        """Return whether a worker is to be sent the usage option."""
         since = self._refused.get(api)
         return since is None or now - since >= ASK_AGAIN
 
     def may_be_due_to_option(self, api: str, status: int, refusal: bytes) -> bool:
-        """Return whether a refusal may be due to the question: it names it, or this worker never accepted it."""
+        """Return whether a refusal may be due to the usage option: it names it, or this worker never accepted it."""
         if status not in _REFUSALS:
             return False
         return api not in self._takers or any(name in refusal for name in self._names)
 
     def record_accepted(self, api: str) -> None:
-        """Record that a worker answered a request that had the question."""
+        """Record that a worker answered a request that had the usage option."""
         if api not in self._takers:
             self._make_room()
             self._takers.add(api)
             self._refused.pop(api, None)
 
     def record_refused(self, api: str, now: float) -> None:
-        """Record that a worker refused a request that had the question, and answered the same one without it."""
+        """Record that a worker refused a request that had the usage option, and answered the same one without it."""
         self._make_room()
         self._refused[api] = now
         self._takers.discard(api)

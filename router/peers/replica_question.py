@@ -1,7 +1,7 @@
 """Question to another node: how busy its replica is, and how much of a conversation it has read.
 
-A few nodes are asked before a long request is sent to one of them. Only hashes of the conversation are sent, so a node that was
-not told its words learns none. The answer is untrusted until it is parsed.
+A few nodes are asked before a long request is sent to one of them. Only hashes of the conversation are sent, so a node learns
+none of its text. The answer is untrusted until it is parsed.
 """
 
 import math

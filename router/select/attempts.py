@@ -114,7 +114,7 @@ def iterate_names(request: Request) -> Generator[Request, RouterError, None]:
 
 
 def _rank_error(error: RouterError) -> int:
-    """Rank an error: that a name is unknown tells least, what a worker answered tells most."""
+    """Rank an error by what it tells a caller: an unknown name least, a worker's own error most."""
     return 0 if isinstance(error, UnknownModel) else 1 if is_not_ready(error) else 2
 
 
@@ -139,7 +139,7 @@ def iterate_candidates(
 ) -> Tries:
     """Go through the candidates until one answers or there is no point; then raise the last error that a worker gave.
 
-    That a worker was not ready tells less, and is raised only if none was. A node that has failed is asked again only if no
+    The error of a worker that was not ready is raised only if none was ready. A node that has failed is asked again only if no
     other is left. No attempt starts once `within` seconds are over, and `afford` says whether one more may be made after this
     failure of this candidate. What may be done `once` only is not retried if its worker may have begun.
     """

@@ -1,4 +1,4 @@
-"""Errors for a request that no replica may answer, with the names that could have been meant."""
+"""Errors for a request that no replica may answer, with similar names as suggestions."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,8 @@
 Consecutive failures open the circuit of an address: no request is sent there for a while, then one request at a time tries
 again, less and less often. A caller's mistake, or a worker that is full, says nothing bad about health.
 
-A worker that sends `Retry-After` knows best when it can serve again; asking it sooner costs it capacity that it lacks. That
-holds also where no other worker serves the model: then the caller is told how long to wait.
+A worker that sends `Retry-After` knows best when it can serve again; asking it sooner costs it capacity that it lacks. It is not
+asked even if no other worker serves the model: then the caller gets the time to wait.
 """
 
 from dataclasses import dataclass

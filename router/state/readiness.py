@@ -3,8 +3,8 @@
 A model is not ready when no worker could begin to work: all are lost, refuse connections, or are still loading. A restarted
 process is back soon, and one that says it is loading is alive; a worker that has been away for long is not waited for.
 
-Vitals of addresses: when each answered last, and whose silence may be a restart. An address that never answered a probe is not
-waited for, nor one that has been away for longer than its restarts take.
+Also the health of addresses: when each answered last, and whose silence may be a restart. An address that never answered a probe
+is not waited for, nor one that has been away for longer than its restarts take.
 """
 
 import re

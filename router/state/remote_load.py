@@ -139,7 +139,7 @@ class Reports:
 
 
 class ReportTimes:
-    """When this node told each other node about its workers, so that not every one of many answers repeats it."""
+    """Times of this node's last reports to other nodes on its workers, so that not every answer repeats them."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str], float] = {}
@@ -147,7 +147,7 @@ class ReportTimes:
     def is_due(
         self, node: str, worker: str, topic: str, now: float, pause: float = TOLD_AGAIN
     ) -> bool:
-        """Return whether a node is to be told something about a worker, `pause` seconds after the last time; note it as told."""
+        """Return whether a report on a worker is due at a node, `pause` seconds after the last; if so, count it as sent."""
         key = node, worker, topic
         last = self._last.get(key)
         if last is not None and now - last < pause:

@@ -1,4 +1,4 @@
-"""Service time of a replica: how long an answer takes once it has a slot, and how other nodes are told. No I/O, no clock.
+"""Service time of a replica: how long an answer takes once it has a slot, and its form in a header. No I/O, no clock.
 
 An answer takes a fixed time, plus some for each kilobyte of the request and for each token of the answer; the time to its first
 byte depends on the request alone. Beside other requests both take longer, by `concurrency ** sharing`, where `sharing` is 0 for
