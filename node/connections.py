@@ -1,8 +1,8 @@
 """Connection of one client: limits and timeouts before aiohttp sees it.
 
-A handler of aiohttp's reads requests and writes answers; it is created when it has bytes to read, and given those of one request
-after another. Bytes behind a request in flight wait, and the socket is not read meanwhile. A periodic check ends what takes too
-long.
+A handler of aiohttp's reads requests and writes answers; it is created when there are bytes to read, and gets one request after
+another. Pipelined bytes wait until the request in flight has ended, and the socket is not read meanwhile. A periodic check ends
+connections that take too long.
 """
 
 import asyncio

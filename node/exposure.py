@@ -1,6 +1,6 @@
 """Exposure of a node: what is reachable, from where, and whether that needs a key.
 
-Every way in is listed by name, so that none is open by accident.
+It lists every surface by name, so that none is open by accident.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ BEYOND = "this machine and ALL callers of a proxy on it"
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """One way in: what is served, where, to which callers, what they must show (empty for nothing), and how to close it."""
+    """One surface: what is served, where, to which callers, what they must show (empty for nothing), and how to close it."""
 
     name: str
     where: str
@@ -37,7 +37,7 @@ class Surface:
 
 
 def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> tuple[Surface, ...]:
-    """Return every way into a node that listens at these addresses, in the order of the log lines."""
+    """Return every surface of a node that listens at these addresses, in the order of the log lines."""
     return (
         *_http(settings, listening),
         *_rpc(settings, listening),

@@ -1,7 +1,7 @@
-"""HTTP head checks beyond the parser's rules, and the head of responses that aiohttp does not write.
+"""Heads of HTTP messages: checks beyond the parser's rules, and the head of responses that aiohttp does not write.
 
-Two servers in a row that disagree on where a request ends can be made to take a part of its body for another request (request
-smuggling). What is sent on from here is framed anew; what comes in is refused wherever parsers are known to disagree.
+Two servers in a row that disagree on where a request ends may take a part of its body for another request (request smuggling). So
+requests are framed anew when they are sent on, and refused where parsers are known to disagree.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Books of one process: receipts that are not in its node's chains yet, and counted usage. Each is taken to be written."""
+"""Buffers of one process for receipts and counted usage, until the node takes them to write them to the store."""
 
 import time
 from json.encoder import encode_basestring_ascii as _quoted
@@ -83,7 +83,7 @@ class UsageTally:
 
 
 class UsageBook:
-    """Counts of this process, until they are taken."""
+    """Usage that this process has counted and nothing has taken yet."""
 
     def __init__(self, wall: Clock) -> None:
         """`wall` returns Unix time."""

@@ -96,7 +96,7 @@ class Allowance(KeyLimits):
     @field_validator("model_limits")
     @classmethod
     def _each_once(cls, limits: tuple[ModelLimit, ...]) -> tuple[ModelLimit, ...]:
-        # The limits of one pattern share one set of books.
+        # Usage is counted once for each pattern.
         if len({limit.model for limit in limits}) < len(limits):
             raise ValueError("a pattern occurs twice")
         return limits

@@ -1,8 +1,8 @@
 """Sync of quotas: the spending of a site's processes and nodes, exchanged ten times a second.
 
-No request waits for it. Between two rounds each process admits what its own books allow, so all processes together exceed a
-limit by at most one request per process, and one burst; the excess is counted, and so paid back. While the store does not
-answer, each node counts for itself.
+No request waits for it. Between two rounds each process admits by its own counts, so all processes together exceed a limit by at
+most one request per process, and one burst; the excess counts against the next requests. While the store does not answer, each
+node counts for itself.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class OwnCounters:
 
 
 class QuotaSync:
-    """Sync of one process's books with those of its helpers and of other nodes."""
+    """Sync of one process's counts with those of its helpers and of other nodes."""
 
     def __init__(self, quotas: Quotas, counters: Counters) -> None:
         self._quotas = quotas

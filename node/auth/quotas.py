@@ -2,8 +2,8 @@
 
 A request reserves its share before it is routed, and settles it at its end.
 
-Tokens are reserved by estimate, at most a whole limit of them, and settled by the usage in the answer. The books are this
-process's own; `Quotas.spent` and `learn` keep them in step with those of other processes.
+Tokens are reserved by estimate, at most a whole limit of them, and settled by the usage in the answer. Each process counts for
+itself; `Quotas.spent` and `learn` exchange the counts with other processes.
 """
 
 import math
@@ -27,10 +27,10 @@ USUAL_TOKENS = 256
 BYTES_PER_TOKEN = 4
 
 QUIET_SECONDS = 120.0
-"""How long a key's books are kept in step with other processes after its last request."""
+"""Seconds after a key's last request for which its usage is exchanged with other processes."""
 
 MAX_ADDRESSES = 16_384
-"""Addresses whose books are kept; beyond that, the least recently used is evicted, and would start anew."""
+"""Addresses whose usage is kept; beyond that, the least recently used is evicted, and would start anew."""
 
 _OF_KEY = "this key allows"
 _OF_ADDRESS = "without a key, one address may have"
@@ -140,7 +140,7 @@ class QuotaTicket:
 
 
 class Quotas:
-    """The books of all keys, and of addresses. Lives on one event loop."""
+    """Usage of all limited keys and addresses. Lives on one event loop."""
 
     def __init__(self, now: Clock, wall: Clock, per_address: KeyLimits = UNLIMITED) -> None:
         """`now` is monotonic, `wall` Unix time. `per_address` limits each address whose callers show no key."""
@@ -176,13 +176,13 @@ class Quotas:
         return QuotaTicket(quotas, estimate, prompt_tokens(request), self._now, self._wall)
 
     def spent(self) -> Iterator[QuotaSpending]:
-        """Yield what each recently used key has spent here since the last call; forget the books of other keys."""
+        """Yield what each recently used key has spent here since the last call; forget the usage of other keys."""
         now, wall = self._now(), self._wall()
         for name, books in tuple(self._books.items()):
             requests, tokens, day = books.requests, books.tokens, books.day
             day.turn(wall)
             if now - books.last > QUIET_SECONDS and not books.under_way and not day.spent:
-                # A key that has used some of today's budget, or owes time, may ask again before, so its books stay.
+                # A key that has used some of today's budget, or owes time, may ask again before, so its usage stays.
                 if not day.used and max(requests.due, tokens.due) <= now:
                     del self._books[name]
                 continue

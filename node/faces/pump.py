@@ -1,4 +1,4 @@
-"""Pump of a stream: passes on bytes as they arrive, in its turn, and wakes the stream's task only where it has to wait."""
+"""Pump of a stream: passes on bytes as they arrive, in turn with other streams; wakes the task only if it must wait."""
 
 import asyncio
 from collections import deque

@@ -1,6 +1,6 @@
 """Addresses at which other nodes can reach this node, derived from its listeners.
 
-For a node without peers, they also make an invitation in words for other nodes to join it.
+Also the sentence that tells the operator of a node without peers how other nodes join it.
 """
 
 from collections.abc import Iterable, Sequence

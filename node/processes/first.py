@@ -99,7 +99,7 @@ class Helpers:
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep a helper running at every post until `stop_accepting`."""
+        """Keep a helper running for each pair of listeners until `stop_accepting`."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
                 group.create_task(self._keep_running(post))
@@ -230,7 +230,7 @@ class Helpers:
         post.copies.clear()
 
     async def _serve_meanwhile(self, post: HelperListeners) -> None:
-        """Serve a post's listeners in this process."""
+        """Serve a helper's listeners in this process."""
         if post.copies or self._leaving.is_set():
             return
         for served, listener in zip(self._listeners, (post.http, post.link), strict=True):

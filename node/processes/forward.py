@@ -7,8 +7,8 @@ To connect, a helper makes a socket pair and passes one end to the first process
 program can connect, and nothing is left in the file system, however a process ends.
 
 The first process opens the mesh pipes of a helper, and carries their bytes. TLS runs between the helper and the peer, as it does
-over a process's own pipe. The helper sends a line with the peer's id; one byte tells that the pipe is open, and all further
-bytes are the peer's.
+over a process's own pipe. The helper sends a line with the peer's id; one byte in return says that the pipe is open, and all
+further bytes are the peer's.
 """
 
 import asyncio

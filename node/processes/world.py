@@ -1,7 +1,7 @@
 """World as a helper knows it: the newest state that the first process has sent. No I/O.
 
-The records are the frames that their owners signed, and are verified here as everywhere. In the other direction go evidence about
-other nodes from requests, though not each answer, and requests for workers' slots and for connections to peers.
+Records come as the frames that their owners signed, and are verified here too. In return, the helper reports evidence about
+other nodes from requests, though not each answer, and asks for workers' slots and for connections to peers.
 """
 
 import asyncio

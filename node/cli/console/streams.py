@@ -1,4 +1,4 @@
-"""Standard streams of a command: those that are closed lead nowhere, and an output that cannot be written is reported as such."""
+"""Standard streams of a command: closed ones are replaced by the null device, and a failed write is reported as such."""
 
 import io
 import os

@@ -3,9 +3,8 @@
 A piece of a stream is shown as a token, unless its worker reports the tokens. Unknown values are not invented: `id` is 0,
 `logprob` is null, `prefill` is an empty list, and so is `tokens` where the tokens have no ids.
 
-Errors in TGI's form: each error of this node becomes one of TGI's types, with its status and body.
-
-Tokens of a text in TGI's form have their positions, which are derived from the worker's tokens where these make up the text.
+Each error of this node becomes one of TGI's types, with its status and body. The positions of tokens are derived from the
+worker's tokens if these make up the text.
 """
 
 from collections.abc import Callable, Mapping, Sequence

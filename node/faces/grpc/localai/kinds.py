@@ -1,9 +1,8 @@
-"""LocalAI's embeddings, tokens, rankings and vector stores, as requests: RPCs with numbers and lists, without files.
+"""Requests of LocalAI's callers other than texts: embeddings, tokens, rankings, vector stores, images and sounds.
 
-LocalAI's images and sounds, as requests: these are files, at paths that the caller names.
-
-A caller that names paths could read and write everything that this process can. So a path must lie under one directory that the
-operator sets (`faces.localai_files`), after links and `..` are resolved; without that setting, these RPCs are refused.
+Images and sounds are files, at paths that the caller names. So that callers cannot read or write all files of this process's
+user, a path must lie under one directory that the operator sets (`faces.localai_files`), after links and `..` are resolved.
+Without that setting, these RPCs are refused.
 """
 
 import asyncio
