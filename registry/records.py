@@ -68,7 +68,7 @@ class Version(NamedTuple):
 
 
 class ModelType(IntEnum):
-    """What a replica does; 0 to 2 are seed 002's, the others are ours. From 9 on it is a service around models, not a model."""
+    """What a replica does; 0 to 2 are those of `/api/v0`, the others are ours. From 9 on it is a service, not a model."""
 
     TEXT = 0
     IMAGE = 1

@@ -1,4 +1,4 @@
-"""Model list of `/v1/models`: the union of OpenAI's and seed 002's shape, from the live view.
+"""Model list of `/v1/models`: the union of the shapes of OpenAI and of `/api/v0`, from the live view.
 
 There is one entry per model name, because that is what a client puts into `model`. Where several projects serve one name, the
 entry's `project` and `owned_by` name the one with the most replicas, and `projects` names all of them; requested as

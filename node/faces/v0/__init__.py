@@ -1,4 +1,4 @@
-"""`/api/v0`: the interface of seed 002, with which model projects register, list and run their models."""
+"""`/api/v0`: the interface standard with which model projects register, list and run their models."""
 
 from aiohttp import web
 
