@@ -1,7 +1,7 @@
 """HTTP headers that a worker gets with every request, and the sources of their values.
 
-A value is given as it is sent, or names a file by `@/path`, alone or after a word (`Bearer @/run/secrets/key`): then the file's
-first line is read anew for each request, so that a key need not be stored here and may change. No value is ever logged or shown.
+A value is given as it is sent, or names a file by `@/path`, alone or after a word (`Bearer @/run/secrets/key`). The file's first
+line is read for each request, so that a key need not be stored here and may change. No value is ever logged or shown.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Parser for multipart forms, as spans of bytes of the body, so that a field can be replaced in place.
 
-Follows RFC 7578, but more strictly, because no client needs the freedom that it allows: preambles and padding after delimiters
-cost a parser a step per byte, and names that are doubled, encoded or escaped, charsets and transfer encodings are understood
-differently by the worker that reads the form next.
+Stricter than RFC 7578, since no client needs the freedom that it allows. Preambles, and padding after delimiters, cost a parser a
+step per byte. The worker that reads the form next may understand charsets, transfer encodings, and doubled, encoded or escaped
+names differently.
 """
 
 import re

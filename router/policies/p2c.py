@@ -1,12 +1,12 @@
 """Power of few choices: draw three replicas, weighted by capacity, and try the one with the shortest expected time first.
 
-The expected time is what the replica's node has learnt from answers (`x-modelvine-service-time`), plus the wait for a slot:
-from this node's requests in flight there and those of others that its node reported, which count the less the older the
-report is. If no service times are known, the less loaded is first. Each node draws for itself, so nodes do not herd to one
-best machine, and a stale report misleads only a part of the draws.
+The expected time is the service time that the replica's node has learnt from answers (`x-modelvine-service-time`), plus the
+wait for a slot. The wait follows from this node's requests in flight there and from other nodes' as its node reported them; an
+older report counts less. If no service times are known, the less loaded is first. Each node draws for itself, so nodes do not
+herd to one best machine, and a stale report misleads only a part of the draws.
 
 For a conversation, two of the three are drawn by its key, the same on every node, and replicas that have read its beginning
-join them: what is in a cache need not be read, and the seconds saved are compared with those of waiting.
+join them. They need not read again what is in their caches: the seconds saved are weighed against those of waiting.
 """
 
 from collections.abc import Mapping, Sequence

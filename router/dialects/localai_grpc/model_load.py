@@ -1,7 +1,7 @@
 """Loading of models at LocalAI backends whose operator set load options: one process has one model.
 
-A backend is told to load before its first request, after a new connection, after it has loaded another model, and once more for
-each connection if it fails: a failure's text is that of any exception, and many backends do not report their health.
+A backend is told to load before its first request, after a new connection, and after it has loaded another model. If a request
+fails, it is told again, once per connection: neither the error's text nor, at many backends, a health check shows the cause.
 """
 
 import asyncio
