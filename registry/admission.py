@@ -35,20 +35,20 @@ class Penalties:
 
     def __init__(self) -> None:
         self._offences = RateLimit(rate=FORGIVEN_PER_SECOND, burst=OFFENCES)
-        self._barred: dict[PeerId, float] = {}
+        self._barred_until: dict[PeerId, float] = {}
 
     def note_offence(self, peer: PeerId, now: float, *, weight: float = 1.0) -> bool:
         """Count an offence; return whether it bars the peer from now on."""
         if self.is_barred(peer, now) or self._offences.allows(peer, now, cost=weight):
             return False
-        put_newest(self._barred, peer, now + BARRED_SECONDS, limit=MAX_BUCKETS)
+        put_newest(self._barred_until, peer, now + BARRED_SECONDS, limit=MAX_BUCKETS)
         return True
 
     def is_barred(self, peer: PeerId, now: float) -> bool:
         """Return whether a peer is barred; a peer whose time is over is removed from the list."""
-        if now >= self._barred.get(peer, float("inf")):
-            del self._barred[peer]
-        return peer in self._barred
+        if now >= self._barred_until.get(peer, float("inf")):
+            del self._barred_until[peer]
+        return peer in self._barred_until
 
 
 class Admission:
@@ -62,7 +62,7 @@ class Admission:
         self._now = now
         self._counters = counters
         self._penalties = Penalties()
-        self._askers = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
+        self._question_limit = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether our lists admit a peer, and it is not barred at the moment."""
@@ -74,7 +74,7 @@ class Admission:
         """Raise `LimitReached` unless a peer may ask a question now."""
         if not self.admits(asker):
             raise LimitReached(f"{asker} is not admitted here")
-        if not self._askers.allows(asker, self._now()):
+        if not self._question_limit.allows(asker, self._now()):
             self._counters["questions_refused"] += 1
             log.warning("refused a question: %s asks too often", asker)
             raise LimitReached(f"{asker} asks too often")

@@ -24,7 +24,7 @@ Part = TypeVar("Part", bound=dict[Any, Any])
 class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
     """An immutable map. `index_of` returns the index of a key's part in `parts`; `make` copies a part that is to change."""
 
-    __slots__ = ("_make", "_place", "_size", "parts")
+    __slots__ = ("_index_of", "_make", "_size", "parts")
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
         size: int | None = None,
     ) -> None:
         self.parts = parts
-        self._place = index_of
+        self._index_of = index_of
         self._make = make
         self._size = sum(map(len, parts)) if size is None else size
 
     def __getitem__(self, key: Key) -> Value:
-        value: Value = self.parts[self._place(key)][key]
+        value: Value = self.parts[self._index_of(key)][key]
         return value
 
     @overload
@@ -48,7 +48,7 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
     def get(self, key: Key, default: Value | Other) -> Value | Other: ...
     def get(self, key: Key, default: object = None) -> object:
         """Return the value at a key. The inherited method raises and catches an exception for a missing key."""
-        value: object = self.parts[self._place(key)].get(key, default)
+        value: object = self.parts[self._index_of(key)].get(key, default)
         return value
 
     def __iter__(self) -> Iterator[Key]:
@@ -62,7 +62,7 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
         self, put: Mapping[Key, Value], drop: Iterable[Key] = ()
     ) -> "PersistentMap[Key, Value, Part]":
         """Return a map with the entries of `put`, and without the keys of `drop`, which may be missing already."""
-        index_of, make, parts, size = self._place, self._make, list(self.parts), self._size
+        index_of, make, parts, size = self._index_of, self._make, list(self.parts), self._size
         fresh: dict[int, Part] = {}
         for key in drop:
             number = index_of(key)

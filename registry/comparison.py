@@ -57,9 +57,9 @@ class Comparison:
         self._queue: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._queued: set[PeerId] = set()
         self._claims: dict[PeerId, Version] = {}
-        self._refreshed = RateLimit(rate=1 / REFRESH, burst=1)
-        self._fetches = RateLimit(rate=FETCHES_PER_SECOND, burst=FETCHES_AT_ONCE)
-        self._reading = asyncio.Lock()
+        self._refresh_limit = RateLimit(rate=1 / REFRESH, burst=1)
+        self._fetch_limit = RateLimit(rate=FETCHES_PER_SECOND, burst=FETCHES_AT_ONCE)
+        self._read_lock = asyncio.Lock()
 
     def schedule(self, peer: PeerId) -> None:
         """Compare with a peer soon."""
@@ -71,7 +71,7 @@ class Comparison:
     def fetch_record(self, node: PeerId, claimed: Version) -> None:
         """Fetch a record that a node claims to have published; a flood of claims causes a few comparisons a second."""
         connected = node in self._peers()
-        if self._fetches.allows(node if connected else _ANYONE, self._now()):
+        if self._fetch_limit.allows(node if connected else _ANYONE, self._now()):
             self._schedule_for(node)
             # A claim of a node that is not connected is not the fault of the peer that is asked instead.
             if connected and node in self._queued:
@@ -79,7 +79,7 @@ class Comparison:
 
     def refresh_record(self, node: PeerId) -> None:
         """Fetch a node's record because a request found our copy outdated, at most once a second for each node."""
-        if self._refreshed.allows(node, self._now()):
+        if self._refresh_limit.allows(node, self._now()):
             self._schedule_for(node)
 
     def _schedule_for(self, node: PeerId) -> None:
@@ -146,7 +146,7 @@ class Comparison:
             effects = self._replica.observe(peer, Evidence.ANSWERED, self._now(), asked_at=asked_at)
             await self._performer.perform(effects)
             # One at a time, and the event loop runs in between: reading a long listing takes some 15 ms.
-            async with self._reading:
+            async with self._read_lock:
                 await asyncio.sleep(0)
                 try:
                     step = exchange.send(reply)

@@ -15,14 +15,14 @@ from registry.mesh import Mesh
 from registry.records import PeerId
 from registry.replica import Replica
 
-LOOK = 0.5
-"""Seconds between looks at the connections."""
+CHECK_SECONDS = 0.5
+"""Seconds between checks of the connections."""
 
 DIAL_WITHIN = 5.0
 """Seconds that a dial may take; no request waits for it."""
 
 AT_ONCE = 4
-"""Addresses dialled in one look, and addresses of one peer that are tried."""
+"""Addresses dialled in one check, and addresses of one peer that are tried."""
 
 _FIRST_PAUSE = 15.0
 _LONGEST_PAUSE = 960.0
@@ -35,14 +35,14 @@ class DirectDial:
         self._mesh = mesh
         self._replica = replica
         self._now = now
-        self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
-        self._dialled: dict[PeerId, float] = {}
+        self._backoff = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._dialled_at: dict[PeerId, float] = {}
         """When each relayed peer was last dialled."""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_SECONDS)
             await self.dial_due()
 
     async def dial_due(self) -> None:
@@ -51,15 +51,15 @@ class DirectDial:
         Peers take turns, those first that were dialled longest ago: one that publishes ever new addresses delays no other.
         """
         now, relayed = self._now(), self._direct_addresses()
-        self._dialled = {
-            peer: dialled_at for peer, dialled_at in self._dialled.items() if peer in relayed
+        self._dialled_at = {
+            peer: dialled_at for peer, dialled_at in self._dialled_at.items() if peer in relayed
         }
-        peers = sorted(relayed, key=lambda peer: self._dialled.get(peer, -inf))
-        due = [[(p, a) for a in relayed[p] if self._silent.is_due(a, now)] for p in peers]
+        peers = sorted(relayed, key=lambda peer: self._dialled_at.get(peer, -inf))
+        due = [[(p, a) for a in relayed[p] if self._backoff.is_due(a, now)] for p in peers]
         async with asyncio.TaskGroup() as dials:
             targets = (target for row in zip_longest(*due) for target in row if target is not None)
             for peer, address in islice(targets, AT_ONCE):
-                self._dialled[peer] = now
+                self._dialled_at[peer] = now
                 dials.create_task(self._dial(address))
 
     def _direct_addresses(self) -> dict[PeerId, list[str]]:
@@ -81,6 +81,6 @@ class DirectDial:
             async with asyncio.timeout(DIAL_WITHIN):
                 await self._mesh.connect(address, timeout=DIAL_WITHIN)
         except (MeshError, TimeoutError):
-            self._silent.note_failure(address, self._now())
+            self._backoff.note_failure(address, self._now())
         else:
-            self._silent.forget(address)
+            self._backoff.forget(address)

@@ -58,14 +58,16 @@ Source = Callable[[], Iterable[Change]]
 class Persistence:
     """Write-behind buffer: serving never waits for the store. Of two changes to one value the later is written."""
 
-    def __init__(self, store: Store, mark: Put, pauses: StoreIntervals = StoreIntervals()) -> None:
+    def __init__(
+        self, store: Store, mark: Put, intervals: StoreIntervals = StoreIntervals()
+    ) -> None:
         """Start. A store in which `mark` is missing was emptied."""
         self._store = store
-        self._pauses = pauses
+        self._intervals = intervals
         self._mark = mark
         self._sources: list[Source] = []
         self._unsaved: dict[tuple[Space, str], Change] = {}
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._failure = ""
 
     @property
@@ -122,7 +124,7 @@ class Persistence:
 
     async def save(self) -> None:
         """Write what is unsaved; raise `StoreUnavailable`."""
-        async with self._writing:
+        async with self._write_lock:
             if not self._unsaved:
                 return
             batch = dict(self._unsaved)
@@ -140,14 +142,14 @@ class Persistence:
         clock = asyncio.get_running_loop().time
         checked = clock()
         while True:
-            pause = self._pauses.grain
+            pause = self._intervals.grain
             try:
-                if self._failure or clock() >= checked + self._pauses.check:
+                if self._failure or clock() >= checked + self._intervals.check:
                     await self._check()
                     checked = clock()
                 await self.save()
             except StoreUnavailable:
-                pause = self._pauses.retry
+                pause = self._intervals.retry
             await asyncio.sleep(pause)
 
     async def _check(self) -> None:

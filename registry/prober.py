@@ -68,7 +68,7 @@ class Prober:
         self._performer = performer
         self._counters = counters
         self._queue: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
-        self._vouching = Shares(VOUCHING)
+        self._vouch_shares = Shares(VOUCHING)
 
     def schedule(self, node: PeerId) -> None:
         """Queue a probe of a node; when too many wait, it is dropped, and the replica asks again."""
@@ -92,7 +92,7 @@ class Prober:
         if about not in self._connections():
             return b""
         try:
-            with self._vouching.hold_place(peer):
+            with self._vouch_shares.hold_place(peer):
                 return await self._vouch(about, challenge)
         except LimitReached:
             self._counters["questions_refused"] += 1

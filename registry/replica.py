@@ -86,9 +86,9 @@ class Replica:
             per_second=settings.strangers_per_second,
             heaviest=settings.stranger_services,
         )
-        self._hearsays = _HEARSAYS
-        self._authors = AuthorRate(rate=settings.frames_per_second)
-        self._reporters = RateLimit(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
+        self._hearsays_left = _HEARSAYS
+        self._author_rate = AuthorRate(rate=settings.frames_per_second)
+        self._load_limit = RateLimit(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
 
     # Sending.
 
@@ -198,7 +198,7 @@ class Replica:
         # Before the signature is checked: an author that is excluded, or sent too much, shall not cost that check.
         author = wire.author_of(frame)
         self.access.require_admitted(author)
-        self._authors.require(author, frame, now)
+        self._author_rate.require(author, frame, now)
         message = wire.decode(frame)
         if isinstance(message, Doubt):
             return self._receive_doubt(message, now)
@@ -208,7 +208,7 @@ class Replica:
             return self._receive_heartbeat(message, now)
         # What is no news costs its author nothing: otherwise a node that repeats an author's old frames silences it.
         if self._is_news(message):
-            self._authors.spend(author, now, frame_bytes=len(frame))
+            self._author_rate.spend(author, now, frame_bytes=len(frame))
         return self.merge_record(message, heard_at=now, now=now, via=via)
 
     def merge_record(
@@ -302,12 +302,12 @@ class Replica:
     def wants_hearsay(self) -> bool:
         """Return, true at most a few times after a start, whether some nodes are known from old records only."""
         wanted = self.lacks_hearsay()
-        self._hearsays -= wanted
+        self._hearsays_left -= wanted
         return wanted
 
     def lacks_hearsay(self) -> bool:
         """Return what `wants_hearsay` would, without counting it."""
-        return self._hearsays > 0 and self.members.has_unheard_nodes()
+        return self._hearsays_left > 0 and self.members.has_unheard_nodes()
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here."""
@@ -340,8 +340,8 @@ class Replica:
     def _refute(self, echo: Signed, now: float) -> list[Effect]:
         # Our own record from before a restored backup, or another machine's with our key. Only this node may publish its
         # record, so step past that version and publish again what holds now.
-        spoken = self._own_record.latest_signed
-        if spoken is not None and newer(spoken, echo).frame == spoken.frame:
+        latest = self._own_record.latest_signed
+        if latest is not None and newer(latest, echo).frame == latest.frame:
             return []
         return self._supersede(echo.record.version, now)
 
@@ -358,11 +358,11 @@ class Replica:
             return self._supersede(note.version, now) if ahead else []
         signed = self.catalog.held.get(node)
         if signed is None or note.version > signed.record.version:
-            self._authors.spend(node, now, frame_bytes=_FETCH_BYTES)
+            self._author_rate.spend(node, now, frame_bytes=_FETCH_BYTES)
             return [Fetch(node, note.version)]
         if note.version < signed.record.version or not self._is_newer_beat(note):
             return []
-        self._authors.spend(node, now, frame_bytes=0)
+        self._author_rate.spend(node, now, frame_bytes=0)
         self.members.note_heartbeat(node, note.version, note.beat)
         return [Remember(node, note.version, note.beat), *self.observe(node, Evidence.WORD, now)]
 
@@ -380,7 +380,7 @@ class Replica:
         effects = self._receive_heartbeat(note, now)
         # A report counts if its beat does: from a member, each note once, and about the record that is held here.
         counts = any(isinstance(effect, Remember) for effect in effects)
-        accepted = counts and self._reporters.allows(note.node, now)
+        accepted = counts and self._load_limit.allows(note.node, now)
         loads = loads_by_service(note, self.catalog.held[note.node].record) if accepted else {}
         return [*effects, Loaded(note.node, loads)]
 

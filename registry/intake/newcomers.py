@@ -51,20 +51,20 @@ class Newcomers:
 
     def __init__(self, *, capacity: int, per_second: float, heaviest: int = 16_000) -> None:
         """`heaviest` is the greatest weight of all strangers together."""
-        self._places = capacity
+        self._capacity = capacity
         self._heaviest = heaviest
         self._met: set[PeerId] = set()
         self._strangers: dict[PeerId, int] = {}
-        self._weight = 0
-        self._refused: dict[PeerId, float] = {}
+        self._strangers_weight = 0
+        self._refused_until: dict[PeerId, float] = {}
         self._chosen: set[PeerId] = set()
-        self._from_others = RateLimit(rate=per_second, burst=AT_ONCE)
-        self._from_chosen = RateLimit(rate=per_second, burst=CHOSEN_AT_ONCE)
+        self._limit_of_others = RateLimit(rate=per_second, burst=AT_ONCE)
+        self._limit_of_chosen = RateLimit(rate=per_second, burst=CHOSEN_AT_ONCE)
 
     def note_connected(self, peer: PeerId, *, chosen: bool) -> None:
         """Note that a connection to a peer is open, and whether this node dialled it."""
         self._met.add(peer)
-        self._weight -= self._strangers.pop(peer, 0)
+        self._strangers_weight -= self._strangers.pop(peer, 0)
         (self._chosen.add if chosen else self._chosen.discard)(peer)
 
     def note_disconnected(self, peer: PeerId, *, held: bool) -> None:
@@ -79,7 +79,7 @@ class Newcomers:
 
     def allowance(self, via: PeerId, now: float) -> int:
         """Return how many strangers a neighbour may introduce now."""
-        return self._pace(via).left(via, now)
+        return self._limit_of(via).left(via, now)
 
     def places_for(
         self,
@@ -107,7 +107,9 @@ class Newcomers:
 
     def has_room(self, node: PeerId, held_count: int) -> bool:
         """Return whether there is a free place for a newcomer beside `held_count` nodes."""
-        return held_count < self._places and (self.has_met(node) or not self._strangers_are_full())
+        if held_count >= self._capacity:
+            return False
+        return self.has_met(node) or not self._strangers_are_full()
 
     def make_room(self, node: PeerId, lost: Sequence[PeerId]) -> PeerId:
         """Choose the node whose place a newcomer takes, of `lost` in order; raise `LimitReached` when there is none."""
@@ -117,28 +119,28 @@ class Newcomers:
         if evicted is None and self.has_met(node) and self._strangers:
             evicted = next(reversed(self._strangers))
         if evicted is None:
-            raise LimitReached(f"the registry already contains {self._places:,} nodes")
+            raise LimitReached(f"the registry already contains {self._capacity:,} nodes")
         return evicted
 
     def is_too_heavy(self, node: PeerId, weight: int) -> bool:
         """Return whether all strangers would weigh too much with this weight of a node."""
         if not weight or node in self._met:
             return False
-        return self._weight - self._strangers.get(node, 0) + weight > self._heaviest
+        return self._strangers_weight - self._strangers.get(node, 0) + weight > self._heaviest
 
     def is_refused(self, node: PeerId, now: float) -> bool:
         """Return whether a node's record was too heavy within `REFUSED_SECONDS`, so that it is not worth fetching."""
-        return self._refused.get(node, now) > now
+        return self._refused_until.get(node, now) > now
 
     def note_held(self, node: PeerId, *, weight: int = 0) -> None:
         """Note that the registry holds a node's record of this weight from now on."""
         if node not in self._met:
-            self._weight += weight - self._strangers.get(node, 0)
+            self._strangers_weight += weight - self._strangers.get(node, 0)
             self._strangers[node] = weight
 
     def forget(self, node: PeerId) -> None:
         """Note that a node lost its place."""
-        self._weight -= self._strangers.pop(node, 0)
+        self._strangers_weight -= self._strangers.pop(node, 0)
         self._met.discard(node)
 
     def _admit(self, node: PeerId, via: PeerId | None, now: float, weight: int) -> None:
@@ -146,7 +148,7 @@ class Newcomers:
         # A trusted source, such as our own store, has no limit, and a connected node introduces itself.
         if via is None or self.has_met(node):
             return
-        if not self._pace(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
+        if not self._limit_of(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
             raise LimitReached(f"{via} introduces more unknown nodes than its limit")
 
     def _free_weight(
@@ -156,19 +158,19 @@ class Newcomers:
         evicted: list[PeerId] = []
         if not self.is_too_heavy(node, weight):
             return evicted
-        excess = self._weight - self._strangers.get(node, 0) + weight - self._heaviest
+        excess = self._strangers_weight - self._strangers.get(node, 0) + weight - self._heaviest
         for heavy in lost:
-            if heavy != node and (its := self._strangers.get(heavy)):
+            if heavy != node and (freed := self._strangers.get(heavy)):
                 evicted.append(heavy)
-                excess -= its
+                excess -= freed
                 if excess <= 0:
                     return evicted
-        put_newest(self._refused, node, now + REFUSED_SECONDS, limit=MAX_REFUSED)
+        put_newest(self._refused_until, node, now + REFUSED_SECONDS, limit=MAX_REFUSED)
         text = f"unknown nodes have reached their limit of services, so {node} is refused"
         raise LimitReached(f"{text} (registry.stranger_services)")
 
     def _strangers_are_full(self) -> bool:
-        return len(self._strangers) >= self._places - self._places // KEPT_FOR_MET
+        return len(self._strangers) >= self._capacity - self._capacity // KEPT_FOR_MET
 
-    def _pace(self, via: PeerId) -> RateLimit:
-        return self._from_chosen if via in self._chosen else self._from_others
+    def _limit_of(self, via: PeerId) -> RateLimit:
+        return self._limit_of_chosen if via in self._chosen else self._limit_of_others

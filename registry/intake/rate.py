@@ -40,16 +40,16 @@ class AuthorRate:
 
     def __init__(self, *, rate: float) -> None:
         self._burst = max(rate * 10, 1.0)
-        self._spent = RateLimit(rate=rate, burst=self._burst)
+        self._limit = RateLimit(rate=rate, burst=self._burst)
 
     def require(self, author: str, frame: bytes, now: float) -> None:
         """Raise unless an author may send a frame this long. Takes no tokens, since a frame that is no news costs nothing."""
-        if len(frame) > FRAME_COST and self._spent.left(author, now) < self._cost(len(frame)):
+        if len(frame) > FRAME_COST and self._limit.left(author, now) < self._cost(len(frame)):
             raise LimitReached(f"{author} sends too much")
 
     def spend(self, author: str, now: float, *, frame_bytes: int) -> None:
         """Take the tokens for an author's new frame; raise `LimitReached` when there are too few."""
-        if not self._spent.allows(author, now, cost=self._cost(frame_bytes)):
+        if not self._limit.allows(author, now, cost=self._cost(frame_bytes)):
             raise LimitReached(f"{author} sends too often")
 
     def _cost(self, frame_bytes: int) -> float:

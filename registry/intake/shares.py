@@ -23,15 +23,15 @@ class Shares:
     """Places held by each peer, `limit` in total."""
 
     def __init__(self, limit: int) -> None:
-        self._most = limit
+        self._limit = limit
         self._held: Counter[PeerId] = Counter()
 
     @contextmanager
     def hold_place(self, peer: PeerId) -> Iterator[None]:
         """Hold a place for a peer; raise `LimitReached` if it has its share, or none is free."""
-        if not has_share(self._held[peer], self._most - self._held.total()):
+        if not has_share(self._held[peer], self._limit - self._held.total()):
             raise LimitReached(
-                f"no more than {self._most} at one time, and this peer has its share"
+                f"no more than {self._limit} at one time, and this peer has its share"
             )
         with holding(self._held, peer):
             yield

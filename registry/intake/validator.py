@@ -23,7 +23,7 @@ FORWARDED_PER_SECOND = 500.0
 
 FORWARDED_AT_ONCE = 2_000.0
 
-MOST = MAX_FRAME_BYTES / FRAME_COST
+MAX_FRAME_TOKENS = MAX_FRAME_BYTES / FRAME_COST
 """Tokens that the longest frame costs; the bucket holds as many, so that it passes at any rate."""
 
 
@@ -44,18 +44,19 @@ class Validator:
 
     def __init__(self, settings: RegistrySettings, known_nodes: KnownNodes, *, now: Clock) -> None:
         self.counters: Counter[str] = Counter()
-        self._known = known_nodes
+        self._known_nodes = known_nodes
         self._now = now
-        self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
+        self._neighbour_limit = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
         # As much as the registry reads of an author. Short frames always pass: replayed old frames cannot silence their author.
-        self._long = RateLimit(
-            rate=settings.frames_per_second, burst=max(settings.frames_per_second * 10, MOST)
+        self._long_frame_limit = RateLimit(
+            rate=settings.frames_per_second,
+            burst=max(settings.frames_per_second * 10, MAX_FRAME_TOKENS),
         )
-        self._strangers = RateLimit(rate=settings.strangers_per_second, burst=AT_ONCE)
+        self._stranger_limit = RateLimit(rate=settings.strangers_per_second, burst=AT_ONCE)
 
     def knows(self, node: PeerId) -> bool:
         """Return whether the registry holds a node."""
-        return node in self._known.catalog.held
+        return node in self._known_nodes.catalog.held
 
     def judge(self, via: PeerId, author: PeerId, frame: bytes) -> Verdict:
         """Return what to do with a frame that `via` forwarded and `author` published."""
@@ -75,15 +76,15 @@ class Validator:
         return Verdict.TAKE
 
     def _reason_to_drop(self, via: PeerId, author: PeerId, frame: bytes) -> str | None:
-        access = self._known.access
+        access = self._known_nodes.access
         if not (access.admits(via) and access.admits(author)):
             return "kept_out"
         now = self._now()
-        if not self._neighbours.allows(via, now, cost=1 + len(frame) / FRAME_COST):
+        if not self._neighbour_limit.allows(via, now, cost=1 + len(frame) / FRAME_COST):
             return "frames_dropped"
-        if not self.knows(author) and not self._strangers.allows(via, now):
+        if not self.knows(author) and not self._stranger_limit.allows(via, now):
             return "strangers_refused"
         cost = len(frame) / FRAME_COST
-        if cost > 1 and not self._long.allows(author, now, cost=cost):
+        if cost > 1 and not self._long_frame_limit.allows(author, now, cost=cost):
             return "frames_dropped"
         return None

@@ -24,23 +24,23 @@ class Backoff(Generic[_Key]):
 
     first: float
     longest: float
-    _silent: dict[_Key, _Silence] = field(default_factory=dict)
+    _failed: dict[_Key, _Silence] = field(default_factory=dict)
 
     def note_failure(self, key: _Key, now: float) -> None:
         """Note that a key did not answer."""
-        before = self._silent.get(key)
+        before = self._failed.get(key)
         pause = self.first if before is None else min(2 * before.pause, self.longest)
-        put_newest(self._silent, key, _Silence(now + pause, pause), limit=REMEMBERED)
+        put_newest(self._failed, key, _Silence(now + pause, pause), limit=REMEMBERED)
 
     def forget(self, key: _Key) -> None:
         """Note that a key answered, or that there is reason to believe that it would."""
-        self._silent.pop(key, None)
+        self._failed.pop(key, None)
 
     def is_known(self, key: _Key) -> bool:
         """Return whether the last try of a key failed."""
-        return key in self._silent
+        return key in self._failed
 
     def is_due(self, key: _Key, now: float) -> bool:
         """Return whether a key may be tried now."""
-        silence = self._silent.get(key)
+        silence = self._failed.get(key)
         return silence is None or silence.until <= now

@@ -27,7 +27,7 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
         self._lost: dict[PeerId, None] = {}
         # Each living node was last heard at its bound or later, and is on the heap with it. Other heap entries are outdated.
         self._bounds: dict[PeerId, float] = {}
-        self._silence: list[tuple[float, PeerId]] = []
+        self._heap: list[tuple[float, PeerId]] = []
 
     def __getitem__(self, node: PeerId) -> MemberHealth:
         return self._health[node]
@@ -86,9 +86,9 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
     def next_change_at(self, **times: float) -> float:
         """Return when `pass_time` next changes a node's health; infinity when it never does."""
         silent = self._longest_silent()
-        looked_at = self._suspects if silent is None else (*self._suspects, silent)
+        checked = self._suspects if silent is None else (*self._suspects, silent)
         return min(
-            (self._health[node].next_change_at(**times) for node in looked_at), default=_FOREVER
+            (self._health[node].next_change_at(**times) for node in checked), default=_FOREVER
         )
 
     def _pass_time(self, node: PeerId, now: float, times: Mapping[str, float]) -> bool:
@@ -100,15 +100,15 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
         return True
 
     def _longest_silent(self) -> PeerId | None:
-        while self._silence:
-            bound, node = self._silence[0]
+        while self._heap:
+            bound, node = self._heap[0]
             if self._bounds.get(node) == bound:
                 if self._lives(node) and self._health[node].heard == bound:
                     return node
                 del self._bounds[node]
                 if self._lives(node):
                     self._push_bound(node, self._health[node].heard)
-            heapq.heappop(self._silence)
+            heapq.heappop(self._heap)
         return None
 
     def _lives(self, node: PeerId) -> bool:
@@ -116,4 +116,4 @@ class MemberDeadlines(Mapping[PeerId, MemberHealth]):
 
     def _push_bound(self, node: PeerId, heard_at: float) -> None:
         self._bounds[node] = heard_at
-        heapq.heappush(self._silence, (heard_at, node))
+        heapq.heappush(self._heap, (heard_at, node))

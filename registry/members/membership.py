@@ -39,7 +39,7 @@ RARELY = 15.0
 GROWTH = 8.0
 """That time is the time since the node became unreachable, divided by this: one that comes back waits about as long again."""
 
-LOOK = 1.0
+REQUESTED_PROBE_PAUSE = 1.0
 """Minimum seconds between two probes of the same node on behalf of requests that wait for it."""
 
 # A failure of a round of probes counts only while the round runs: an answer has ended it.
@@ -119,10 +119,10 @@ class Membership:
             return False
         if self._is_outdated(node, before, evidence, asked_at):
             return False
-        spoke = evidence in _OF_ROUNDS and self._was_heard_meanwhile(node, before, now)
+        was_heard = evidence in _OF_ROUNDS and self._was_heard_meanwhile(node, before, now)
         after = (
             before.with_path_failure(evidence, now)
-            if spoke
+            if was_heard
             else before.with_evidence(evidence, now)
         )
         self._health.put(node, after)
@@ -163,13 +163,16 @@ class Membership:
     def request_probe(self, node: PeerId, now: float) -> bool:
         """Make a probe of a node due at once, because a request waits for it; return whether it is.
 
-        It is not if the node is unknown, lost or has left, or was looked for less than `LOOK` seconds ago.
+        It is not if the node is unknown, lost or has left, or was probed for one within `REQUESTED_PROBE_PAUSE` seconds.
         """
         health = self._health.get(node)
         is_member = (
             health is not None and health.contact is not Status.LOST and node not in self._left
         )
-        if not is_member or now - self._probe_requested_at.get(node, _NEVER) < LOOK:
+        if (
+            not is_member
+            or now - self._probe_requested_at.get(node, _NEVER) < REQUESTED_PROBE_PAUSE
+        ):
             return False
         self._probe_requested_at[node] = now
         self._schedule_probe_now(node, now)
@@ -206,7 +209,9 @@ class Membership:
         for node in [n for n, began in self._running.items() if self._overdue(began) <= now]:
             self.end_probe(node, now)
         for node in [
-            n for n, requested_at in self._probe_requested_at.items() if now - requested_at > LOOK
+            n
+            for n, requested_at in self._probe_requested_at.items()
+            if now - requested_at > REQUESTED_PROBE_PAUSE
         ]:
             del self._probe_requested_at[node]
         self._suspicion.tick(now)

@@ -22,16 +22,16 @@ class Neighbours:
     def __init__(self) -> None:
         self.stale = False
         self._chosen: tuple[str, ...] = ()
-        self._next = float("-inf")
+        self._next_choice_at = float("-inf")
 
     def choose(
         self, own_record: Record, catalog: Catalog, admits: Callable[[PeerId], bool], now: float
     ) -> tuple[str, ...] | None:
         """Return a new choice; `None` if it equals the last, or if it is too soon, which sets `stale`."""
-        self.stale = now < self._next
+        self.stale = now < self._next_choice_at
         if self.stale:
             return None
-        self._next = now + PAUSE
+        self._next_choice_at = now + PAUSE
         before, self._chosen = self._chosen, worth_keeping(own_record, catalog, admits)
         return None if self._chosen == before else self._chosen
 

@@ -28,8 +28,8 @@ class ProbeSchedule:
         self.connected: set[PeerId] = set()
         self._settings = settings
         self._jitter = jitter
-        self._probed: dict[PeerId, float] = {}
-        self._next = _NEVER
+        self._probed_at: dict[PeerId, float] = {}
+        self._next_probe_at = _NEVER
 
     def add_peer(self, node: PeerId) -> None:
         """Note that a peer is connected."""
@@ -38,27 +38,27 @@ class ProbeSchedule:
     def remove_peer(self, node: PeerId) -> None:
         """Note that a peer is not connected any more."""
         self.connected.discard(node)
-        self._probed.pop(node, None)
+        self._probed_at.pop(node, None)
 
     def next_probe(
         self, members: Mapping[PeerId, MemberHealth], *busy: Container[PeerId]
     ) -> tuple[PeerId, float] | None:
         """Return the next peer to probe, and when; `None` when all connected peers are unknown or busy."""
         quiet = {
-            node: max(members[node].heard, self._probed.get(node, _NEVER))
+            node: max(members[node].heard, self._probed_at.get(node, _NEVER))
             for node in self.connected
             if node in members and not any(node in probed for probed in busy)
         }
         if not quiet:
             return None
         node = min(quiet, key=lambda n: (quiet[n], n))
-        return node, max(self._next, quiet[node] + _QUIET * self._settings.probe)
+        return node, max(self._next_probe_at, quiet[node] + _QUIET * self._settings.probe)
 
     def note_probed(self, node: PeerId, now: float) -> None:
         """Note that a peer is probed now, and set the time of the next probe."""
-        self._probed[node] = now
+        self._probed_at[node] = now
         sparse = min(max(len(self.connected) / 4, 1.0), _SPARSE)
-        self._next = now + self._settings.probe * sparse * (0.9 + 0.2 * self._jitter())
+        self._next_probe_at = now + self._settings.probe * sparse * (0.9 + 0.2 * self._jitter())
 
 
 HELPERS = 3

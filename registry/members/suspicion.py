@@ -17,7 +17,7 @@ MANY = 3
 WINDOW = 15.0
 """Seconds for which the outcome of a probe counts."""
 
-MOST = 4.0
+MAX_FACTOR = 4.0
 """The greatest factor; beyond it dead nodes would stay listed for too long."""
 
 _AFTER_STALL = 10.0
@@ -29,7 +29,7 @@ class Awareness:
     def __init__(self) -> None:
         self._outcomes: dict[PeerId, tuple[float, bool]] = {}
         self._stalled_until = float("-inf")
-        self._stall = 0.0
+        self._stall_seconds = 0.0
 
     def note_probe(self, peer: PeerId, *, answered: bool, now: float) -> None:
         """Note how a probe of a connected peer ended."""
@@ -41,7 +41,8 @@ class Awareness:
 
     def note_stall(self, seconds: float, now: float) -> None:
         """Note that our own event loop stalled for this long."""
-        self._stall = max(seconds, self._stall if now < self._stalled_until else 0.0)
+        last = self._stall_seconds if now < self._stalled_until else 0.0
+        self._stall_seconds = max(seconds, last)
         self._stalled_until = now + _AFTER_STALL
 
     def factor(self, now: float) -> float:
@@ -52,8 +53,8 @@ class Awareness:
         missed = recent.count(False)
         factor = 2.0 if missed >= MANY and 2 * missed > len(recent) else 1.0
         if now < self._stalled_until:
-            factor *= 1.0 + min(self._stall, 3.0)
-        return min(factor, MOST)
+            factor *= 1.0 + min(self._stall_seconds, 3.0)
+        return min(factor, MAX_FACTOR)
 
 
 _NEVER = float("-inf")

@@ -97,7 +97,7 @@ class MulticastDns:
         self._name = f"{secrets.token_hex(16)}.{service}"
         self._addresses_by_name: dict[str, tuple[str, ...]] = {}
         self._report_timer: asyncio.TimerHandle | None = None
-        self._crew = BackgroundTasks()
+        self._tasks = BackgroundTasks()
 
     async def run(self) -> None:
         """Announce and listen until cancelled, anew whenever our addresses change."""
@@ -135,7 +135,7 @@ class MulticastDns:
             await self._leave(zeroconf, browser)
 
     async def _leave(self, zeroconf: AsyncZeroconf, browser: AsyncServiceBrowser | None) -> None:
-        await self._crew.cancel_all()
+        await self._tasks.cancel_all()
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 if browser is not None:
@@ -173,8 +173,8 @@ class MulticastDns:
         info.load_from_cache(zeroconf)
         if info.text:
             self._note(info)
-        elif len(self._crew) < MAX_QUESTIONS:
-            self._crew.spawn(self._ask(zeroconf, info))
+        elif len(self._tasks) < MAX_QUESTIONS:
+            self._tasks.spawn(self._ask(zeroconf, info))
 
     async def _ask(self, zeroconf: Zeroconf, info: AsyncServiceInfo) -> None:
         await info.async_request(zeroconf, _QUESTION_MILLISECONDS)

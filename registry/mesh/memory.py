@@ -281,9 +281,9 @@ class MemoryMesh:
         self._peer = peer
         self._net = net
         self._bootstrap = bootstrap
-        self._kept: tuple[str, ...] = ()
+        self._kept_addresses: tuple[str, ...] = ()
         self._inbox = Inbox(queue)
-        self._crew = BackgroundTasks()
+        self._tasks = BackgroundTasks()
         self._max_pipes = max_pipes
         self._pipes: set[MemoryPipe] = set()
         self._running = False
@@ -310,7 +310,7 @@ class MemoryMesh:
         """Leave the switchboard and end everything that runs for peers."""
         self._running = False
         self._net.leave(self)
-        await self._crew.cancel_all()
+        await self._tasks.cancel_all()
         self._inbox.close()
 
     def fail(self) -> None:
@@ -326,7 +326,7 @@ class MemoryMesh:
 
     def kept_peers(self) -> tuple[PeerId, ...]:
         """Return the peers that this node keeps connected."""
-        return tuple(dict.fromkeys(map(peer_in, self._bootstrap + self._kept)))
+        return tuple(dict.fromkeys(map(peer_in, self._bootstrap + self._kept_addresses)))
 
     def take(self, event: MeshEvent) -> None:
         """Receive what the switchboard delivers."""
@@ -334,7 +334,7 @@ class MemoryMesh:
 
     def take_question(self, asker: PeerId, question: bytes) -> "asyncio.Task[bytes]":
         """Start answering a peer."""
-        return self._crew.spawn(self._answer_question(asker, question))
+        return self._tasks.spawn(self._answer_question(asker, question))
 
     def take_pipe(self, pipe: MemoryPipe) -> None:
         """Start serving a peer's pipe, or cut it when too many are open."""
@@ -343,7 +343,7 @@ class MemoryMesh:
         except LimitReached:
             pipe.cut()
         else:
-            self._crew.spawn(self._serve_stream(pipe))
+            self._tasks.spawn(self._serve_stream(pipe))
 
     def events(self) -> AsyncIterator[MeshEvent]:
         """Return the events in order, for one reader."""
@@ -414,7 +414,7 @@ class MemoryMesh:
 
     def set_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are kept connected besides the bootstrap peers."""
-        self._kept = addresses
+        self._kept_addresses = addresses
         self._net.connect_wanted()
 
     def addresses(self) -> tuple[str, ...]:
@@ -460,7 +460,7 @@ class MemoryMesh:
     def _origin(self, peer: PeerId) -> Origin:
         if peer in map(peer_in, self._bootstrap):
             return Origin.BOOTSTRAP
-        return Origin.RECORD if peer in map(peer_in, self._kept) else Origin.ASKED
+        return Origin.RECORD if peer in map(peer_in, self._kept_addresses) else Origin.ASKED
 
     async def _answer_question(self, asker: PeerId, question: bytes) -> bytes:
         answer = await self._answer(asker, question)

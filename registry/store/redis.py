@@ -101,14 +101,14 @@ class RedisStore:
         self._node = node
         self._prefix = prefix
         self._timeout = timeout
-        self._place = _check(url)
+        self._address = _check(url)
         self._closed = False
         self._redis = _connect(url, timeout)
         # One round trip at a time, so that writes arrive in the order they were made.
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"RedisStore({self._place})"
+        return f"RedisStore({self._address})"
 
     async def read(self, space: Space) -> Mapping[str, bytes]:
         """Return everything in one space; raise `StoreUnavailable`.
@@ -120,7 +120,7 @@ class RedisStore:
         count = self._require_list([await self._run(lambda: self._redis.hlen(name))], int)[0]
         if count > MAX_VALUES:
             raise StoreUnavailable(
-                f"Redis at {self._place} holds more than {MAX_VALUES} values in {name}"
+                f"Redis at {self._address} holds more than {MAX_VALUES} values in {name}"
             )
         fields = self._require_list(await self._run(lambda: self._redis.hkeys(name)), bytes)
         entries: dict[str, bytes] = {}
@@ -159,7 +159,7 @@ class RedisStore:
         try:
             return [float(item) for item in amounts]
         except ValueError:
-            raise StoreUnavailable(f"Redis at {self._place}: a counter is no number") from None
+            raise StoreUnavailable(f"Redis at {self._address}: a counter is no number") from None
 
     async def close(self) -> None:
         """Close the connection; harmless when called twice."""
@@ -190,9 +190,9 @@ class RedisStore:
     def _require_list(self, answer: object, kind: type[T], *, count: int = -1) -> list[T]:
         """Return an answer if it is a list of `kind`, of `count` items if given; raise `StoreUnavailable` otherwise."""
         if not isinstance(answer, list) or count not in {-1, len(answer)}:
-            raise StoreUnavailable(f"Redis at {self._place}: an answer of the wrong length")
+            raise StoreUnavailable(f"Redis at {self._address}: an answer of the wrong length")
         if not all(isinstance(part, kind) for part in answer):
-            raise StoreUnavailable(f"Redis at {self._place}: an answer of the wrong kind")
+            raise StoreUnavailable(f"Redis at {self._address}: an answer of the wrong kind")
         return answer
 
     async def _run(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -207,7 +207,7 @@ class RedisStore:
         they do not know), so only its kind is passed on, and the chain of causes is cut.
         """
         try:
-            async with asyncio.timeout(self._timeout), self._turn:
+            async with asyncio.timeout(self._timeout), self._lock:
                 return await call()
         except TimeoutError:
             reason = f"no answer within {self._timeout:g} s"
@@ -216,7 +216,7 @@ class RedisStore:
         except (RedisError, OSError, ValueError) as error:
             reason = _kind(error)
         raise StoreUnavailable(
-            f"Redis at {self._place}: {reason}", public_reason=f"Redis: {reason}"
+            f"Redis at {self._address}: {reason}", public_reason=f"Redis: {reason}"
         )
 
 

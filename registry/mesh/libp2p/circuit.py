@@ -64,7 +64,7 @@ class Circuits:
         self._swarm_key = swarm_key
         self._knows = knows
         self._carry = carry
-        self._carried: set[INetStream] = set()
+        self._carried_streams: set[INetStream] = set()
         self.relays: Collection[PeerId] = ()
 
     async def reserve(self, relay: PeerId) -> ReservationGranted:
@@ -117,16 +117,16 @@ class Circuits:
                     await self._accept(stream, relay, asker)
                 elif not (self._knows(relay) and self._knows(asker)):
                     await _answer(stream, Status.PERMISSION_DENIED)
-                elif len(self._carried) >= self._carry:
+                elif len(self._carried_streams) >= self._carry:
                     await _answer(stream, Status.RESOURCE_LIMIT_EXCEEDED)
                 else:
-                    self._carried.add(stream)
+                    self._carried_streams.add(stream)
                     await self._accept(stream, relay, asker)
         except PeerUnreachable as error:
             await reset(stream)
             reraise_violation(error)
         finally:
-            self._carried.discard(stream)
+            self._carried_streams.discard(stream)
         await reset(stream)
 
     async def _accept(self, stream: INetStream, relay: PeerId, asker: PeerId) -> None:

@@ -190,12 +190,12 @@ class ConnectionManager:
         self._watch = watch
         self._origins = origins
         self._dials = dials
-        self._patience = settings.dial_timeout
+        self._dial_timeout = settings.dial_timeout
         self._delegate = delegate
         self._dialer = Dialer(strangers.own, settings.degree, settings.redial)
         self._bootstrap: tuple[str, ...] = ()
-        self._kept: tuple[str, ...] = ()
-        self._strangers = Introducer(strangers, node, watch, changed=self._update_targets)
+        self._kept_addresses: tuple[str, ...] = ()
+        self._introducer = Introducer(strangers, node, watch, changed=self._update_targets)
 
     def set_bootstrap(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses."""
@@ -204,12 +204,12 @@ class ConnectionManager:
 
     def set_neighbours(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that come from records."""
-        self._kept = addresses
+        self._kept_addresses = addresses
         self._update_targets()
 
     def claim(self, origin: Origin, addresses: tuple[str, ...]) -> None:
         """Replace the strangers' addresses that one source claims to be of our mesh."""
-        self._strangers.claim(origin, addresses)
+        self._introducer.claim(origin, addresses)
 
     async def run(self) -> None:
         """Dial the peers that are due, until cancelled."""
@@ -217,7 +217,7 @@ class ConnectionManager:
         connected: set[PeerId] = set()
         relays: Collection[PeerId] = ()
         async with trio.open_nursery() as self._nursery:
-            self._nursery.start_soon(self._strangers.reconsider_forever)
+            self._nursery.start_soon(self._introducer.reconsider_forever)
             while True:
                 before, connected, now = connected, self._watch.peers(), trio.current_time()
                 for peer in before - connected:
@@ -234,29 +234,30 @@ class ConnectionManager:
                     await self._watch.changed.wait()
 
     def _update_targets(self) -> None:
-        self._dialer.set_targets(self._bootstrap, (*self._kept, *self._strangers.addresses()))
+        others = (*self._kept_addresses, *self._introducer.addresses())
+        self._dialer.set_targets(self._bootstrap, others)
 
     async def _dial_target(self, target: DialTarget, dialling: set[PeerId]) -> None:
         origin = self._origin_of(target)
         # Set before the dial: its connection is reported before the dial returns.
         self._origins[target.peer] = origin
         try:
-            address = await self._dials.dial_in_turn(target.addresses, self._patience)
+            address = await self._dials.dial_in_turn(target.addresses, self._dial_timeout)
             self._dialer.note_connected(target.peer, host_of(address))
             if origin in STRANGE:
-                self._nursery.start_soon(self._strangers.require_subscription, target.peer)
+                self._nursery.start_soon(self._introducer.require_subscription, target.peer)
         except NobodyAnswered as error:
             _log.debug("could not dial %s: %s", target.peer, error.reasons)
             if target.bootstrap:
                 self._delegate.note_failures(error.reasons)
             self._dialer.note_failure(target.peer, trio.current_time())
             if origin in STRANGE:
-                self._strangers.note_failure(target.peer)
+                self._introducer.note_failure(target.peer)
         finally:
             dialling.discard(target.peer)
 
     def _origin_of(self, target: DialTarget) -> Origin:
         if target.bootstrap:
             return Origin.BOOTSTRAP
-        vouched = any(peer_in(address) == target.peer for address in self._kept)
-        return (not vouched and self._strangers.origin(target.peer)) or Origin.RECORD
+        vouched = any(peer_in(address) == target.peer for address in self._kept_addresses)
+        return (not vouched and self._introducer.origin(target.peer)) or Origin.RECORD

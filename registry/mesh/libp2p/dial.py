@@ -230,7 +230,7 @@ class Dials:
         self._circuits = circuits
         self._private = private
         # Peers whose host accepted our connection in the current or latest dial.
-        self._accepted: set[str] = set()
+        self._accepted_addresses: set[str] = set()
         self._patience: dict[str, tuple[trio.CancelScope, float]] = {}
         network: Any = host.get_network()
         network.upgrade_outbound_raw_conn = self._note_accepted(network.upgrade_outbound_raw_conn)
@@ -247,7 +247,7 @@ class Dials:
             target = ID.from_string(last)
             if not base or target == self._host.get_id():
                 raise PeerUnreachable("this address is this node's own, or invalid")
-            self._accepted.discard(last)
+            self._accepted_addresses.discard(last)
             peer = PeerId(str(target))
             if base.endswith(_CIRCUIT):
                 await self._dial_through(base.removesuffix(_CIRCUIT), peer)
@@ -288,7 +288,7 @@ class Dials:
         self, upgrade: Callable[..., Awaitable[Any]]
     ) -> Callable[..., Awaitable[Any]]:
         async def upgrade_and_note(raw: Any, peer: ID, *positional: Any) -> Any:
-            self._accepted.add(str(peer))
+            self._accepted_addresses.add(str(peer))
             if str(peer) in self._patience:
                 scope, ends = self._patience[str(peer)]
                 scope.deadline = ends
@@ -299,8 +299,8 @@ class Dials:
     def reason(self, address: str, error: PeerUnreachable) -> str:
         """Return in a few words why a dial failed, as far as that is known."""
         peer = address.rpartition("/p2p/")[2]
-        accepted = peer in self._accepted
-        self._accepted.discard(peer)
+        accepted = peer in self._accepted_addresses
+        self._accepted_addresses.discard(peer)
         causes = [*_causes(error)]
         for cause in causes:
             if isinstance(cause, PeerIDMismatchesPubkey):

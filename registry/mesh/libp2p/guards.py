@@ -71,18 +71,18 @@ class Callers:
     """Counter of inbound connections, by address; time is an argument."""
 
     def __init__(self, *, limit: int, per_address: int) -> None:
-        self._most = limit
+        self._limit = limit
         self._per_address = per_address
         self._open: Counter[str] = Counter()
-        self._pace = RateLimit(rate=per_address / RENEWED, burst=2 * per_address)
+        self._rate_limit = RateLimit(rate=per_address / RENEWED, burst=2 * per_address)
 
     def enter(self, address: str, now: float) -> str:
         """Count a new connection; return why it is refused, empty when it is not."""
-        if self._open.total() >= self._most:
-            return f"{self._most} incoming connections are open"
+        if self._open.total() >= self._limit:
+            return f"{self._limit} incoming connections are open"
         if self._open[address] >= self._per_address:
             return f"one address holds {self._per_address} connections"
-        if not self._pace.allows(address, now):
+        if not self._rate_limit.allows(address, now):
             return "one address opens connections too often"
         self._open[address] += 1
         return ""
@@ -251,20 +251,20 @@ class OpenRequests:
     """Requests that peers have begun, at most `limit`. For a further one, the oldest of the peer that has most is given up."""
 
     def __init__(self, limit: int) -> None:
-        self._most = limit
+        self._limit = limit
         self._peers: dict[trio.CancelScope, str] = {}
 
     @property
     def full(self) -> bool:
         """Whether the next one takes the place of another."""
-        return len(self._peers) >= self._most
+        return len(self._peers) >= self._limit
 
     @contextmanager
     def within(self, peer: str, seconds: float) -> Iterator[None]:
         """Take a place for as long as the block runs; raise `TooSlowError` after so many seconds, or when it is given up."""
         if self.full:
             fullest = Counter(self._peers.values()).most_common(1)[0][0]
-            oldest = next(scope for scope, its in self._peers.items() if its == fullest)
+            oldest = next(scope for scope, peer in self._peers.items() if peer == fullest)
             del self._peers[oldest]
             oldest.cancel()
         with trio.fail_after(seconds) as scope:

@@ -80,7 +80,7 @@ class LibP2PMesh:
         )
         # Addresses of our own interfaces, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
-        self._crew = BackgroundTasks()
+        self._background_tasks = BackgroundTasks()
         self.thread: TrioThread[MeshNode] = TrioThread(self)
 
     @property
@@ -106,11 +106,11 @@ class LibP2PMesh:
 
             service = service_of(self._plan.swarm_key)
             neighbours = MulticastDns(service, self)
-            self._crew.spawn(neighbours.run())
+            self._background_tasks.spawn(neighbours.run())
 
     async def stop(self) -> None:
         """Send what is still queued, close every connection and end the thread; may be called again."""
-        await self._crew.cancel_all()
+        await self._background_tasks.cancel_all()
         if self._node is not None:
             with suppress(MeshDown):
                 await self.thread.call(self._node.flush)

@@ -68,8 +68,8 @@ class Dialback:
     def __init__(self, host: IHost, swarm_key: str | None) -> None:
         self._host = host
         self._swarm_key = swarm_key
-        self._places = Shares(AT_ONCE)
-        self._askers = RateLimit(rate=1 / _EVERY_SECONDS, burst=2)
+        self._shares = Shares(AT_ONCE)
+        self._asker_limit = RateLimit(rate=1 / _EVERY_SECONDS, burst=2)
 
     async def ask(self, peer: PeerId, addresses: Sequence[str]) -> bool | None:
         """Ask a connected peer to dial us; return whether it could, `None` when it did not try; raise `PeerUnreachable`."""
@@ -110,10 +110,10 @@ class Dialback:
         if request.type != Message.DIAL:
             return Message.E_BAD_REQUEST, b""
         asker = PeerId(str(peer))
-        if is_relayed(wire) or not self._askers.allows(asker, trio.current_time()):
+        if is_relayed(wire) or not self._asker_limit.allows(asker, trio.current_time()):
             return Message.E_DIAL_REFUSED, b""
         try:
-            with self._places.hold_place(asker):
+            with self._shares.hold_place(asker):
                 for port in islice(_ports(request.dial.peer.addrs), PORTS):
                     address = Multiaddr(_multiaddr(observed[0], port))
                     if await self._reached(address, peer):
@@ -207,7 +207,7 @@ class Nat:
         self._reachability = Reachability()
         self._reservations = Reservations(PeerId(str(host.get_id())))
         self.relay_counts = dict.fromkeys(RELAY_COUNTS, 0)
-        self._book = RelayTable(
+        self._relay_table = RelayTable(
             RelayLimits(
                 reservations=settings.relay_reservations if settings.relay else 0,
                 circuits=settings.relay_circuits,
@@ -219,7 +219,7 @@ class Nat:
             knows,
         )
         carried = CarriedCircuits(settings.carry, knows)
-        self._relay = Relay(host, self._book, carried, node, self.relay_counts)
+        self._relay = Relay(host, self._relay_table, carried, node, self.relay_counts)
         self.circuits = Circuits(host, swarm_key, knows=knows, carry=settings.carry)
 
     @property
@@ -260,7 +260,7 @@ class Nat:
         while True:
             await self._next_look()
             connected = self._watch.peers(directly=True)
-            self._book.retain_connected(connected)
+            self._relay_table.retain_connected(connected)
             self._relay.update_counts()
             for relay in self._reservations.relays - connected:
                 self._reservations.note_disconnected(relay)

@@ -51,7 +51,7 @@ class PipeEnd:
         self._stream = stream
         self._tell = tell
         self._incoming = incoming
-        self._sending = trio.Lock()
+        self._send_lock = trio.Lock()
         self._changed = trio.Event()
         self._credit = WINDOW
         self._room = WINDOW
@@ -161,7 +161,7 @@ class PipeEnd:
         # Half a frame would garble all that follows, so a frame that was begun is sent whole, or the pipe is cut.
         # The shield is bounded: yamux gives up after 5 s, and a dead connection is closed by its ping.
         with trio.CancelScope(shield=True):
-            async with self._sending:
+            async with self._send_lock:
                 try:
                     with as_unreachable("the pipe broke"):
                         await self._stream.write(frame)

@@ -197,25 +197,25 @@ class Relay:
         counted: dict[str, int],
     ) -> None:
         self._host = host
-        self._book = book
+        self._table = book
         self._carried = carried
         self._node = node
         self._counts = counted
-        self._asking = OpenRequests(ASKING)
+        self._open_requests = OpenRequests(ASKING)
 
     def update_counts(self) -> None:
         """Update the counters that describe the current state."""
-        self._counts["reservations"] = self._book.reservations(trio.current_time())
-        self._counts["circuits"] = self._book.circuits
+        self._counts["reservations"] = self._table.reservations(trio.current_time())
+        self._counts["circuits"] = self._table.circuits
         self._counts["carried"] = self._carried.circuits
 
     async def handle(self, stream: INetStream) -> None:
         """Serve one stream: one request, and for a circuit all bytes that follow."""
-        self._counts["refused"] += self._asking.full
+        self._counts["refused"] += self._open_requests.full
         try:
             with (
                 as_unreachable("the caller closed the stream"),
-                self._asking.within(caller_of(stream), MESSAGE_SECONDS),
+                self._open_requests.within(caller_of(stream), MESSAGE_SECONDS),
             ):
                 request = await read_message(stream, HopMessage)
                 target = await self._answer_request(stream, request)
@@ -243,13 +243,13 @@ class Relay:
         peer = caller_of(stream)
         wire: Any = stream.muxed_conn
         address, *_ = wire.get_remote_address() or ("",)
-        answer = self._book.reserve(peer, str(address), trio.current_time())
+        answer = self._table.reserve(peer, str(address), trio.current_time())
         if isinstance(answer, RelayRefusal):
             await self._refuse(stream, Status.RESERVATION_REFUSED)
             return
         self._counts["reserved"] += 1
         self.update_counts()
-        limits = self._book.limits
+        limits = self._table.limits
         reservation = Reservation(
             expire=int(time.time() + limits.lease),
             addrs=[Multiaddr(address).to_bytes() for address in self._node.own_addresses()],
@@ -266,7 +266,7 @@ class Relay:
 
     async def _relay(self, stream: INetStream, target: PeerId) -> None:
         asker, now = caller_of(stream), trio.current_time()
-        book = self._book if self._book.has_reservation(target, now) else self._carried
+        book = self._table if self._table.has_reservation(target, now) else self._carried
         refused = book.open(asker, target, now)
         if refused is not None:
             with ignore_errors(), trio.move_on_after(MESSAGE_SECONDS):
@@ -315,8 +315,8 @@ class Relay:
 
     async def _splice(self, one: INetStream, other: INetStream) -> None:
         """Copy bytes both ways until one side ends or the circuit reaches its limit of bytes or seconds."""
-        remaining = [self._book.limits.size]
-        with trio.move_on_after(self._book.limits.seconds) as scope:
+        remaining = [self._table.limits.size]
+        with trio.move_on_after(self._table.limits.seconds) as scope:
             async with trio.open_nursery() as nursery:
                 for source, sink in ((one, other), (other, one)):
                     nursery.start_soon(self._carry, source, sink, remaining, nursery.cancel_scope)
@@ -341,7 +341,7 @@ class Relay:
         await stream.close()
 
     def _limit(self) -> Limit:
-        return Limit(duration=int(self._book.limits.seconds), data=self._book.limits.size)
+        return Limit(duration=int(self._table.limits.seconds), data=self._table.limits.size)
 
 
 def _require_acceptance(onward: INetStream, reply: StopMessage) -> None:

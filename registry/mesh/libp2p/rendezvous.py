@@ -64,7 +64,7 @@ MAX_NAME_BYTES = 255
 MAX_ADDRESSES = 8
 """Addresses that a node registers of itself."""
 
-MAX_TOLD = 32
+MAX_DISCOVERED = 32
 """Nodes in one answer; of more, as many are drawn at random, so that no single node is dialled by all."""
 
 LONGEST_SECONDS = 7_200
@@ -139,9 +139,9 @@ class Register:
             self._names.pop(name, None)
 
     def sample_nodes(self, name: str, asker: bytes, limit: int, now: float) -> list[Registration]:
-        """Return random nodes of a mesh without the asker, at most `limit` where that is above 0, and at most `MAX_TOLD`."""
+        """Return random nodes of a mesh without the asker: at most `MAX_DISCOVERED`, and at most `limit` if that is not 0."""
         nodes = [r for r in self._names.get(name, {}).values() if r.until > now and r.peer != asker]
-        limit = min(limit, MAX_TOLD) if limit > 0 else MAX_TOLD
+        limit = min(limit, MAX_DISCOVERED) if limit > 0 else MAX_DISCOVERED
         return self.rng.sample(nodes, min(len(nodes), limit))
 
     def _room(self, name: str, registration: Registration, now: float) -> bool:
@@ -231,7 +231,7 @@ class RendezvousPoint:
 
     def __init__(self) -> None:
         self._register = Register()
-        self._callers = OpenRequests(MAX_CALLERS)
+        self._open_requests = OpenRequests(MAX_CALLERS)
 
     async def handle(self, stream: INetStream) -> None:
         """Answer the requests of one stream; an exception ends that stream."""
@@ -241,7 +241,7 @@ class RendezvousPoint:
         network = network_of(str(address))
         try:
             for _ in range(MAX_REQUESTS):
-                with self._callers.within(str(asker), EXCHANGE_SECONDS):
+                with self._open_requests.within(str(asker), EXCHANGE_SECONDS):
                     request = decode_request(await _receive(stream))
                     answer = self._answer(asker.to_bytes(), network, request)
                     if answer is not None:
@@ -296,13 +296,13 @@ class RendezvousClient:
         self._points = points
         self._name = name
         self._node = node
-        self._rounds = VisitSchedule()
-        self._silent: set[str] = set()
+        self._schedule = VisitSchedule()
+        self._silent_points: set[str] = set()
 
     async def visit_forever(self) -> None:
         """Visit all points whenever that is due, until cancelled."""
         while True:
-            if self._rounds.is_due(len(self._node.topic_peers()), trio.current_time()):
+            if self._schedule.is_due(len(self._node.topic_peers()), trio.current_time()):
                 addresses: dict[str, None] = {}
                 for point in self._points:
                     try:
@@ -310,23 +310,23 @@ class RendezvousClient:
                     except PeerUnreachable as error:
                         self._miss(point, error)
                     else:
-                        self._silent.discard(point)
+                        self._silent_points.discard(point)
                 if addresses:
                     self._node.take_discovered(tuple(addresses))
-                self._rounds.note_visit(trio.current_time())
+                self._schedule.note_visit(trio.current_time())
             await trio.sleep(_LOOK)
 
     def _miss(self, point: str, error: PeerUnreachable) -> None:
         # Logged once until the point answers: rounds follow each other quickly while no peer is known.
-        if point not in self._silent:
-            self._silent.add(point)
+        if point not in self._silent_points:
+            self._silent_points.add(point)
             _log.warning("a rendezvous point does not serve this node: %s", error)
 
     async def _visit(self, address: str, addresses: dict[str, None]) -> None:
         point = await self._node.dial_point(address)
         try:
             registered = await self._exchange(point, self._registration())
-            answer = await self._exchange(point, DiscoverRequest(self._name, MAX_TOLD))
+            answer = await self._exchange(point, DiscoverRequest(self._name, MAX_DISCOVERED))
         finally:
             await self._part(point)
         if isinstance(answer, DiscoverAnswer):
@@ -368,7 +368,7 @@ class RendezvousClient:
 def addresses_in_answer(answer: DiscoverAnswer) -> list[str]:
     """Return the addresses in a point's answer unchecked; malformed ones are left out."""
     addresses: list[str] = []
-    for row in answer.rows[:MAX_TOLD]:
+    for row in answer.rows[:MAX_DISCOVERED]:
         # One by one: a point passes on whatever any node registered there.
         with ignore_errors():
             claim = _claim(row.record)

@@ -56,7 +56,7 @@ class TrioThread(Generic[_Server]):
 
     def __init__(self, supervised: Supervised[_Server]) -> None:
         self._supervised = supervised
-        self._crew = BackgroundTasks()
+        self._tasks = BackgroundTasks()
         self._calls: set[asyncio.Future[Any]] = set()
         self._stopping = threading.Event()
         self._server: _Server | None = None
@@ -92,7 +92,7 @@ class TrioThread(Generic[_Server]):
             # The thread is a daemon, so even a stuck one cannot keep the process alive.
             _log.error("the mesh's thread did not end within %s s", timeout)
         self._fail_calls()
-        await self._crew.cancel_all()
+        await self._tasks.cancel_all()
 
     async def call(self, work: Callable[..., Awaitable[_Result]], *args: object) -> _Result:
         """Run `work(*args)` in trio and return what it returns; raise `MeshDown` when the run is dead."""
@@ -133,7 +133,7 @@ class TrioThread(Generic[_Server]):
                 token.run_sync_soon(back.set)
 
         def begin() -> None:
-            tasks.append(self._crew.spawn(work(*args)))
+            tasks.append(self._tasks.spawn(work(*args)))
             tasks[0].add_done_callback(ended)
 
         def cancel() -> None:

@@ -128,7 +128,7 @@ class Watch(INotifee):
         self._pubsub = pubsub
         # Each with the event that is set when it ends, and the time of its arrival.
         self._open_connections: dict[Any, tuple[trio.Event, float]] = {}
-        self._silent: set[INetConn] = set()
+        self._silent_connections: set[INetConn] = set()
         self._arrived, self._arrivals = trio.open_memory_channel[tuple[INetConn, trio.Event]](
             math.inf
         )
@@ -232,7 +232,7 @@ class Watch(INotifee):
     def _live_connections(self) -> dict[ID, list[Any]]:
         connections = {}
         for peer, conns in self._network.get_connections_map().items():
-            if live := [c for c in conns if not c.is_closed and c not in self._silent]:
+            if live := [c for c in conns if not c.is_closed and c not in self._silent_connections]:
                 # A direct connection comes first: it represents its peer even beside a relayed one.
                 connections[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
         return connections
@@ -256,11 +256,11 @@ class Watch(INotifee):
                 "closing a connection to %s, which answered no ping", conn.muxed_conn.peer_id
             )
             # Reported before its streams end: they end because of this connection, not because of their peer.
-            self._silent.add(conn)
+            self._silent_connections.add(conn)
             self.report_connections()
             with ignore_errors():
                 await conn.close()
-            self._silent.discard(conn)
+            self._silent_connections.discard(conn)
 
     def _described(self, peer: str, conns: list[Any]) -> PeerConnection:
         conn = conns[0]

@@ -118,7 +118,7 @@ class PostgresClient:
         self._gave_up = False
         self._closed = False
         # One round trip at a time, so that writes arrive in the order they were made.
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def rows(self, statement: str, values: Sequence[object] = ()) -> Sequence[Row]:
         """Make one round trip, and return the rows of a statement; raise `StoreUnavailable`."""
@@ -132,7 +132,7 @@ class PostgresClient:
     async def close(self) -> None:
         """Close the connection after the round trip in progress; harmless when called twice."""
         self._closed = True
-        async with self._turn:
+        async with self._lock:
             self._give_up()
 
     async def _bounded(self, call: Callable[[_Connection], Awaitable[T]]) -> T:
@@ -142,7 +142,7 @@ class PostgresClient:
         causes is cut.
         """
         try:
-            async with asyncio.timeout(self._timeout), self._turn:
+            async with asyncio.timeout(self._timeout), self._lock:
                 connection = await self._opened()
                 try:
                     return await call(connection)

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.members.liveness import LIFE, Evidence, Status
-from registry.members.membership import FEW, LONGEST_LEASE, LOOK, RARELY, Membership
+from registry.members.membership import (
+    FEW,
+    LONGEST_LEASE,
+    RARELY,
+    REQUESTED_PROBE_PAUSE,
+    Membership,
+)
 from registry.members.probe import OwnProbe, ProbeStep
 from registry.records import PeerId
 from registry.settings import RegistrySettings
@@ -226,7 +232,7 @@ def test_a_request_that_waits_makes_us_probe_at_once_but_not_over_and_over() -> 
     assert not some.request_probe(A, 10.2)
     assert some.start_due_probes(10.2) == [A]
     some.observe(A, Evidence.ANSWERED, 10.3)
-    assert some.request_probe(A, 10.2 + LOOK)
+    assert some.request_probe(A, 10.2 + REQUESTED_PROBE_PAUSE)
 
 
 def test_a_node_that_left_our_probe_unanswered_is_silent_until_it_answers_whatever_others_prove() -> (

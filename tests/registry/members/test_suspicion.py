@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from registry.members.suspicion import MANY, MOST, NEAR, WINDOW, Awareness, Suspicion
+from registry.members.suspicion import MANY, MAX_FACTOR, NEAR, WINDOW, Awareness, Suspicion
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
@@ -108,7 +108,7 @@ def test_mistrust_ends_with_answers_and_with_time() -> None:
     assert one.factor(2.0) == 1.0
 
 
-@pytest.mark.parametrize(("stood_still", "factor"), [(1.0, 2.0), (2.0, 3.0), (600.0, MOST)])
+@pytest.mark.parametrize(("stood_still", "factor"), [(1.0, 2.0), (2.0, 3.0), (600.0, MAX_FACTOR)])
 def test_a_node_that_stood_still_is_more_patient_for_a_while(
     stood_still: float, factor: float
 ) -> None:

@@ -24,12 +24,12 @@ from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.mesh.libp2p.rendezvous import (
     LONGEST_SECONDS,
     MAX_CALLERS,
+    MAX_DISCOVERED,
     MAX_MESSAGE_BYTES,
     MAX_NAME_BYTES,
     MAX_NAMES,
     MAX_NAMES_OF_ONE,
     MAX_REGISTERED,
-    MAX_TOLD,
     RENDEZVOUS,
     RENEW_SECONDS,
     Register,
@@ -383,7 +383,7 @@ def test_an_answer_is_bounded_and_every_node_gets_a_turn_in_it() -> None:
     for number in range(100):
         made.add("a", node(number), 0.0)
     told = [made.sample_nodes("a", b"asker", wanted, 0.0) for wanted in (0, 5, 10_000)]
-    assert [len(rows) for rows in told] == [MAX_TOLD, 5, MAX_TOLD]
+    assert [len(rows) for rows in told] == [MAX_DISCOVERED, 5, MAX_DISCOVERED]
     seen = {r.peer for _ in range(50) for r in made.sample_nodes("a", b"asker", 0, 0.0)}
     assert len(seen) == 100
 

@@ -15,9 +15,9 @@ from multiaddr import Multiaddr
 
 from registry.mesh.libp2p.rendezvous import (
     LONGEST_SECONDS,
+    MAX_DISCOVERED,
     MAX_MESSAGE_BYTES,
     MAX_NAME_BYTES,
-    MAX_TOLD,
 )
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
@@ -104,7 +104,7 @@ def test_garbage_is_read_or_refused_with_a_value_error(garbage: bytes) -> None:
 
 def test_the_fullest_answer_fits_one_message() -> None:
     row = RegisterRequest("x" * MAX_NAME_BYTES, bytes(MAX_RECORD_BYTES), LONGEST_SECONDS)
-    fullest = DiscoverAnswer(RendezvousStatus.OK, (row,) * MAX_TOLD)
+    fullest = DiscoverAnswer(RendezvousStatus.OK, (row,) * MAX_DISCOVERED)
     assert len(encode_message(fullest)) < MAX_MESSAGE_BYTES
 
 
