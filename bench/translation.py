@@ -215,7 +215,10 @@ def tgi_both_sides() -> Row:
     event = b"data:" + orjson.dumps(_TOKEN) + b"\n\n"
     streamed = PASSING.streamed
     assert streamed is not None
-    ending, tokens = Ending(streamed.over), StreamUsage(hidden=False, tells=streamed.tells(said))
+    ending, tokens = (
+        Ending(streamed.over),
+        StreamUsage(hidden=False, usage_format=streamed.usage_format(said)),
+    )
 
     def hear() -> bytes:
         ending.feed(event)

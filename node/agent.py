@@ -28,10 +28,10 @@ log = logging.getLogger("modelvine.agent")
 
 _WORKER = TypeAdapter(Worker)
 
-Told = Mapping[Worker, WorkerDescription]
+Reports = Mapping[Worker, WorkerDescription]
 """Workers' reports about themselves, by worker as registered."""
 
-_NOTHING: Told = MappingProxyType({})
+_NOTHING: Reports = MappingProxyType({})
 
 
 class Agent:
@@ -42,7 +42,7 @@ class Agent:
         self._registry = registry
         self._wall = wall
         self._store = store
-        self._changing = asyncio.Lock()
+        self._change_lock = asyncio.Lock()
         self._listeners: list[Callable[[Workers], Awaitable[None]]] = []
         self.registered = self.workers = Workers()
         self._described: dict[Key, tuple[Worker, Worker]] = {}
@@ -79,13 +79,13 @@ class Agent:
         return replace(worker, service=replace(worker.service, created=created))
 
     async def register_project(
-        self, project: str, workers: Sequence[Worker], reports: Told = _NOTHING
+        self, project: str, workers: Sequence[Worker], reports: Reports = _NOTHING
     ) -> None:
         """Make `workers` the whole list of a project here; raise `LimitReached` or `StoreUnavailable`."""
         await self._change(lambda now: [*_others(now, project), *workers], reports)
         log.info("registered project %s with %d models", project, len(workers))
 
-    async def register_model(self, worker: Worker, reports: Told = _NOTHING) -> None:
+    async def register_model(self, worker: Worker, reports: Reports = _NOTHING) -> None:
         """Add or replace one worker; raise `LimitReached` or `StoreUnavailable`."""
         await self._change(lambda now: [*now, worker], reports)
         log.info("registered %s", _name(worker.service))
@@ -106,7 +106,7 @@ class Agent:
         log.info("unregistered %s/%s, %d replicas", project, model, removed)
         return removed > 0
 
-    async def update_reports(self, reports: Told) -> None:
+    async def update_reports(self, reports: Reports) -> None:
         """Take in new reports of workers about themselves."""
         try:
             await self._change(lambda now: now, reports)
@@ -114,10 +114,10 @@ class Agent:
             log.warning("what workers report about themselves is not announced: %s", error)
 
     async def _change(
-        self, change: Callable[[Workers], Iterable[Worker]], reports: Told = _NOTHING
+        self, change: Callable[[Workers], Iterable[Worker]], reports: Reports = _NOTHING
     ) -> int:
         """Replace the table by the result of `change`; return how many workers were removed."""
-        async with self._changing:
+        async with self._change_lock:
             before, after = self.registered, self._table(change(self.registered))
             described = self._with_reports(after, reports)
             workers = (
@@ -136,7 +136,7 @@ class Agent:
                     await listener(workers)
             return len(before.by_key.keys() - after.by_key.keys())
 
-    def _with_reports(self, workers: Workers, reports: Told) -> dict[Key, tuple[Worker, Worker]]:
+    def _with_reports(self, workers: Workers, reports: Reports) -> dict[Key, tuple[Worker, Worker]]:
         """Return the workers whose reports, now or earlier, add to what was registered."""
         now = {
             w.key: (w, complete_worker(w, reports[w].model_of(w))) for w in workers if w in reports

@@ -127,9 +127,9 @@ async def assemble(inputs: NodeInputs, listening: Listening, closing: AsyncExitS
         settings.router,
         outside.now,
         random=outside.chance,
-        tasks=links.crew,
+        tasks=links.tasks,
         lingering=links.lingering,
-        questions=ReplicaQuestions(links, outside.now),
+        replica_asker=ReplicaQuestions(links, outside.now),
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(

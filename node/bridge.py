@@ -156,7 +156,7 @@ class Bridge:
                 self._router.dialects, next(iter(self._world.workers))
             )
             log.warning("no answer from %s: %s; requests fail until it comes", upstream, reason)
-        self._links.crew.spawn(self._watch())
+        self._links.tasks.spawn(self._watch())
         context = self._serving()
         plan = self._plan
         if plan.dialect in grpc.NAMES:
@@ -239,5 +239,5 @@ class Bridge:
             settings,
             time.monotonic,
             random=random.random,
-            tasks=self._links.crew,
+            tasks=self._links.tasks,
         )

@@ -58,7 +58,7 @@ class ConnectionLimits:
         proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         """`counts` may be shared. Each of the `proxies` may use all places, since it serves many callers."""
-        self._most, self._most_of_one = limit, per_address
+        self._limit, self._limit_per_address = limit, per_address
         self._proxies = proxies
         self._counts = counts
         self._callers: dict[str, set[Caller]] = {}
@@ -67,10 +67,10 @@ class ConnectionLimits:
     def enter(self, caller: Caller, address: str) -> bool:
         """Admit a connection, closing idle ones if there is no room; return whether there is room."""
         callers = self._callers.get(address, set())
-        full = len(callers) >= self._most_of_one and address not in self._proxies
+        full = len(callers) >= self._limit_per_address and address not in self._proxies
         if full and not self._clear("own", [(address, callers)]):
             return False
-        if self._count >= self._most and not self._clear(
+        if self._count >= self._limit and not self._clear(
             "all", sorted(self._callers.items(), key=lambda held: -len(held[1]))
         ):
             return False
@@ -94,7 +94,7 @@ class ConnectionLimits:
             idle = sorted(
                 (c for c in callers if c.closes_at < inf), key=lambda caller: caller.closes_at
             )
-            for caller in idle[: max(1, self._most_of_one // _SHARE)]:
+            for caller in idle[: max(1, self._limit_per_address // _SHARE)]:
                 self.leave(caller, address)
                 caller.evict()
                 self._counts.events[f"evicted_by_{whose}"] += 1

@@ -162,8 +162,7 @@ class CallerConnection(asyncio.Protocol):
 
     def evict(self) -> None:
         """Close an idle connection at once; one with unsent bytes sends these first."""
-        wire = self.transport
-        if wire is None or wire.get_write_buffer_size():
+        if self.transport is None or self.transport.get_write_buffer_size():
             self.end()
         else:
             # With TLS, `end` would keep the file open until the caller says goodbye.
@@ -177,32 +176,32 @@ class CallerConnection(asyncio.Protocol):
 
     def refuse(self, error: FaceError, headers: Mapping[str, str] = _NOTHING) -> None:
         """Answer bytes that are not a valid request, and read no more; `headers` are the headers that could be read."""
-        wire = self.transport
-        if self._is_discarding or wire is None:
+        transport = self.transport
+        if self._is_discarding or transport is None:
             return
         log.debug("refused an invalid request: %s", type(error).__name__)
         self._is_discarding, self._request, self._unparsed = True, None, b""
         # aiohttp would close the connection at once, and a caller that still sends would lose the answer.
-        out = wire if self._handler is None else self._handler.detach() or wire
+        out = transport if self._handler is None else self._handler.detach() or transport
         self._head_deadline, self._deadline = inf, self._listener.now + LINGER_SECONDS
         out.write(heads.encode_refusal(error, id_of(headers), self._listener.fixed))
-        if wire.can_write_eof():
-            wire.write_eof()
-            wire.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+            transport.resume_reading()
         else:
-            wire.close()
+            transport.close()
 
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the connection, or refuse it if there is no room."""
-        wire = self.transport = cast("asyncio.Transport", transport)
-        name = wire.get_extra_info("peername")
+        connected = self.transport = cast("asyncio.Transport", transport)
+        name = connected.get_extra_info("peername")
         self.address = self.address or (str(name[0]) if isinstance(name, tuple) else "")
-        wire.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
+        connected.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
         if not self._listener.add_connection(self):
             self.refuse(TooManyConnections("too many connections are open"))
-            wire.close()
+            connected.close()
             return
         self._head_deadline = self._loop.time() + self._listener.head_timeout
 
@@ -257,10 +256,10 @@ class CallerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool | None:
         """Handle a half-close: finish the requests received so far; a caller that is gone is noticed when sent to."""
-        request, wire = self._request, self.transport
+        request, transport = self._request, self.transport
         if self._is_half_closed:
             return True
-        if self._is_discarding or wire is None or wire.get_extra_info("sslcontext") is not None:
+        if self._is_discarding or transport is None or transport.get_extra_info("sslcontext"):
             return None
         if request is None:
             is_waiting = bool(self._head_bytes or self._has_queue() or self._unparsed)
@@ -312,9 +311,9 @@ class CallerConnection(asyncio.Protocol):
         if self._is_discarding or self.transport is None:
             return
         if self._unparsed and not self._is_behind():
-            ahead, size = self._unparsed, self._parse_size()
-            self._unparsed = memoryview(ahead)[size:] if size < len(ahead) else b""
-            self._parse(bytes(ahead[:size]))
+            data, size = self._unparsed, self._parse_size()
+            self._unparsed = memoryview(data)[size:] if size < len(data) else b""
+            self._parse(bytes(data[:size]))
         if not self._unparsed:
             if self._is_read_paused and (self._handler is None or self._handler.has_room):
                 self._is_read_paused = False
@@ -370,8 +369,8 @@ class CallerConnection(asyncio.Protocol):
 
     def _check_half_closed(self) -> None:
         """End the connection of a caller that has closed its side, once all is answered or the caller is gone."""
-        request, wire = self._request, self.transport
-        if wire is None or self._is_discarding:
+        request = self._request
+        if self.transport is None or self._is_discarding:
             return
         if request is None and not self._has_queue() and not self._unparsed:
             self.end()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.agent import Agent, Told
+from node.agent import Agent, Reports
 from registry.clock import Clock
 from router.errors import WorkerError
 from router.worker_description import WorkerDescription
@@ -56,26 +56,28 @@ class InspectionSchedule:
     """Schedule of the processes to query. No clock: `now` is an argument."""
 
     def __init__(self) -> None:
-        self._turns: dict[Process, _Turn] = {}
+        self._schedule: dict[Process, _Turn] = {}
 
     def due_processes(self, processes: Iterable[Process], now: float) -> list[Process]:
         """Return those of `processes` that are due at `now`, and forget all other processes."""
-        self._turns = {
-            process: self._turns.get(process, _Turn(now, FIRST_PAUSE)) for process in processes
+        self._schedule = {
+            process: self._schedule.get(process, _Turn(now, FIRST_PAUSE)) for process in processes
         }
-        return [process for process, turn in self._turns.items() if turn.due <= now]
+        return [process for process, turn in self._schedule.items() if turn.due <= now]
 
     def note_queried(self, process: Process, now: float, *, answered: bool) -> None:
         """Note that a process was queried, and whether it answered."""
         if answered:
-            self._turns[process] = _Turn(now + AGAIN, FIRST_PAUSE)
+            self._schedule[process] = _Turn(now + AGAIN, FIRST_PAUSE)
             return
-        pause = self._turns[process].pause if process in self._turns else FIRST_PAUSE
-        self._turns[process] = _Turn(now + pause, min(2 * pause, LONGEST_PAUSE))
+        pause = self._schedule[process].pause if process in self._schedule else FIRST_PAUSE
+        self._schedule[process] = _Turn(now + pause, min(2 * pause, LONGEST_PAUSE))
 
     def seconds_until_due(self, now: float) -> float:
         """Return the seconds until the next is due, at most `AGAIN`."""
-        return max(0.0, min((turn.due for turn in self._turns.values()), default=now + AGAIN) - now)
+        return max(
+            0.0, min((turn.due for turn in self._schedule.values()), default=now + AGAIN) - now
+        )
 
 
 class Inspector(Protocol):
@@ -99,7 +101,7 @@ class Inspection:
         self._inspector = inspector
         self._now = now
         self._within = within
-        self._turns = InspectionSchedule()
+        self._schedule = InspectionSchedule()
         self._changed = asyncio.Event()
         agent.on_change(self._wake)
 
@@ -120,7 +122,7 @@ class Inspection:
         await _of_each(workers, one, self._within)
         now = self._now()
         for process in queried:
-            self._turns.note_queried(process, now, answered=process in descriptions)
+            self._schedule.note_queried(process, now, answered=process in descriptions)
         return {w: descriptions[process_of(w)] for w in workers if process_of(w) in descriptions}
 
     async def run(self) -> None:
@@ -128,16 +130,16 @@ class Inspection:
         while True:
             self._changed.clear()
             registered = self._agent.registered
-            due = {*self._turns.due_processes(map(process_of, registered), self._now())}
+            due = {*self._schedule.due_processes(map(process_of, registered), self._now())}
             if due:
                 await self._agent.update_reports(
                     await self.query_reports([w for w in registered if process_of(w) in due])
                 )
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._turns.seconds_until_due(self._now())):
+                async with asyncio.timeout(self._schedule.seconds_until_due(self._now())):
                     await self._changed.wait()
 
-    async def query_and_probe(self, workers: Sequence[Worker]) -> tuple[Told, list[Worker]]:
+    async def query_and_probe(self, workers: Sequence[Worker]) -> tuple[Reports, list[Worker]]:
         """Return the reports of these workers that arrive in time, and the workers that do not answer at all."""
         reports = await self.query_reports(workers)
         # A worker without a report may have a protocol that has none.

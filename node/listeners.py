@@ -35,7 +35,7 @@ from registry.errors import InvalidSignature, listen_error_text
 from registry.records import PeerId
 from router.peers.tls import offer_sharing, peer_of_certificate, trust
 
-MOST = 1_048_576
+MAX_OPEN_FILES = 1_048_576
 """Open files that are requested if the system has no limit."""
 
 _SPARE = 256  # for the store, the log, the mesh, and what libraries open
@@ -48,9 +48,9 @@ PLENTY = 1_024
 def raise_limit() -> int:
     """Raise the limit on open files as far as the system allows; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = MOST if hard == resource.RLIM_INFINITY else hard
+    target = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= target:
-        return MOST if soft == resource.RLIM_INFINITY else soft
+        return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError):

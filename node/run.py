@@ -122,16 +122,16 @@ async def _run_node(inputs: NodeInputs, ready: Callable[[str], None]) -> None:
             posts = zip(faces[1:], links[1:], strict=True)
             helpers = helpers_of(inputs, parts, context, posts, (public, link), sync)
         async with asyncio.TaskGroup() as group:
-            beside = _background(context, parts.measured, reach, certificate)
+            background = _background(context, parts.measured, reach, certificate)
             if helpers or parts.counters:
-                beside["quotas"] = sync.run
-            work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
+                background["quotas"] = sync.run
+            tasks = [group.create_task(supervise(name, run)) for name, run in background.items()]
             if helpers:
-                work.append(group.create_task(supervise("helpers", helpers.run)))
+                tasks.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
             memory.configure_collector()
-            also = "".join(f" {name}={address}" for name, address in rpcs.items())
-            ready(f"ready http={listening.url} p2p={registry.mesh.addresses()[0]}{also}")
+            rpc_addresses = "".join(f" {name}={address}" for name, address in rpcs.items())
+            ready(f"ready http={listening.url} p2p={registry.mesh.addresses()[0]}{rpc_addresses}")
             _log_surfaces(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
@@ -147,7 +147,7 @@ async def _run_node(inputs: NodeInputs, ready: Callable[[str], None]) -> None:
             await _drain(context, signals.second, settings.node.drain_timeout)
             if helpers:
                 await asyncio.gather(helpers.stop(), public.close())
-            for task in work:
+            for task in tasks:
                 task.cancel()
 
 
@@ -192,11 +192,11 @@ def _background(
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """Return the background tasks, by name."""
     registry = context.registry
-    shown = {"certificate": certificate.follow} if certificate else {}
-    sent = {"measurements": measured.run} if measured else {}
+    certificate_tasks = {"certificate": certificate.follow} if certificate else {}
+    measurement_tasks = {"measurements": measured.run} if measured else {}
     return {
-        **shown,
-        **sent,
+        **certificate_tasks,
+        **measurement_tasks,
         "registry": registry.run,
         "addresses": partial(_announce_address_changes, registry, reach),
         "keys": context.keys.follow,

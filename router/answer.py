@@ -67,7 +67,7 @@ class Answer:
     `load` and `service_time` are what another node reported of the worker that answered. `usage` is the token usage of a whole
     answer, and of a stream once it has ended. `hides_usage` says that the node requested the usage of a stream,
     so that the event with it is not for the caller. `verbatim` names the protocol that it is written in, that of the request's
-    `verbatim`; empty means OpenAI's. `tells` says where a stream reports its tokens.
+    `verbatim`; empty means OpenAI's. `usage_format` says where a stream reports its tokens.
     """
 
     status: int
@@ -83,7 +83,7 @@ class Answer:
     usage: Usage | None = None
     hides_usage: bool = False
     verbatim: str = ""
-    tells: UsageFormat = OPENAI
+    usage_format: UsageFormat = OPENAI
 
     @property
     def streamed(self) -> bool:

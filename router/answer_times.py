@@ -61,11 +61,11 @@ class AnswerTimes:
     def record_first_byte(self, attempt: "Attempt", worker: Worker, now: float) -> None:
         """Take in how long a local worker took for the first byte of a stream."""
         kind = attempt.request.kind
-        learnt = self.own_estimators.get((worker.service, kind)) or self.estimator(worker, kind)
-        if now - learnt.first_byte_evaluated_at < PAUSE:
+        estimator = self.own_estimators.get((worker.service, kind)) or self.estimator(worker, kind)
+        if now - estimator.first_byte_evaluated_at < PAUSE:
             return
-        learnt.first_byte_evaluated_at = now
-        learnt.record_first_byte(
+        estimator.first_byte_evaluated_at = now
+        estimator.record_first_byte(
             now - attempt.began,
             kilobytes=len(attempt.request.body) / 1_000,
             concurrency=attempt.occupancy.count,
@@ -75,10 +75,10 @@ class AnswerTimes:
     def record_answer(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
         """Take in how long a local worker took for a whole answer."""
         kind = attempt.request.kind
-        learnt = self.own_estimators.get((worker.service, kind)) or self.estimator(worker, kind)
-        if now - learnt.evaluated_at < PAUSE or answer.broken or answer.status // 100 != 2:
+        estimator = self.own_estimators.get((worker.service, kind)) or self.estimator(worker, kind)
+        if now - estimator.evaluated_at < PAUSE or answer.broken or answer.status // 100 != 2:
             return
-        learnt.evaluated_at, usage, tokens = now, answer.usage, _tokens(kind, answer)
+        estimator.evaluated_at, usage, tokens = now, answer.usage, _tokens(kind, answer)
         if tokens is None:
             return
         seconds = now - attempt.began
@@ -86,7 +86,7 @@ class AnswerTimes:
         kilobytes, cached = len(attempt.request.body) / 1_000, None
         if usage and usage.prompt and usage.cached is not None:
             cached = kilobytes * usage.cached / usage.prompt
-        learnt.record_answer(
+        estimator.record_answer(
             seconds,
             kilobytes=kilobytes,
             tokens=tokens,
@@ -156,7 +156,7 @@ class ReadBefore:
 
     def cached_prefix(self, key: tuple[PeerId, Service]) -> ReadPrefix:
         """Return what a replica has read of it."""
-        its = self._read.get(key) if self._read else None
-        if its is None:
+        read = self._read.get(key) if self._read else None
+        if read is None:
             return self._shared
-        return ReadPrefix(its.size / 1_000, its.age, self._shared.shared)
+        return ReadPrefix(read.size / 1_000, read.age, self._shared.shared)

@@ -22,7 +22,7 @@ from router.outcome import Outcome
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.state.in_flight import Occupancy, Tally
-from router.state.stuck import AskedWorker
+from router.state.stuck import WorkerActivity
 from router.trace import AttemptTrace
 
 log = logging.getLogger("modelvine.attempts")
@@ -67,15 +67,14 @@ class Attempt:
     already. `reply` is the pending response if the request was sent already, see `Router.start`.
 
     At the start, the ledger stores in it what it needs at the end: the `occupancy` of the replica, how many seconds that was
-    `occupied_before` so far, and as `asked_worker` the local worker whose first byte is awaited.
+    `occupied_before` so far, and as `worker_activity` the local worker whose first byte is awaited.
     """
 
     __slots__ = (
+        "_answer_context",
         "_booked",
         "_context",
-        "_sending",
         "answer",
-        "asked_worker",
         "began",
         "candidate",
         "holds_slot",
@@ -86,10 +85,11 @@ class Attempt:
         "reply",
         "request",
         "trace",
+        "worker_activity",
     )
 
-    _sending: AbstractAsyncContextManager[Answer]
-    asked_worker: AskedWorker
+    _answer_context: AbstractAsyncContextManager[Answer]
+    worker_activity: WorkerActivity
     began: float
     occupancy: Occupancy
     occupied_before: float
@@ -138,8 +138,8 @@ class Attempt:
         if not self._booked:
             self.begin()
         try:
-            self._sending = self._context.send(self)
-            answer = await self._sending.__aenter__()
+            self._answer_context = self._context.send(self)
+            answer = await self._answer_context.__aenter__()
         except BaseException as error:
             self.end(error)
             raise
@@ -152,7 +152,7 @@ class Attempt:
         trace: TracebackType | None,
     ) -> bool | None:
         try:
-            return await self._sending.__aexit__(kind, error, trace)
+            return await self._answer_context.__aexit__(kind, error, trace)
         finally:
             self.end(error)
 
@@ -160,17 +160,17 @@ class Attempt:
         """Record the end of the attempt: it was answered, failed with an error, or its caller left."""
         error = None if exception is None else self._mark_error(exception)
         context, answer, now = self._context, self.answer, self._context.now()
-        failed = error if answer is None else answer.broken
-        if failed is not None:
-            self._log(failed)
+        failure = error if answer is None else answer.broken
+        if failure is not None:
+            self._log(failure)
         if self.trace is not None:
-            self.trace.record_end(failed, answer.usage if answer else None, now)
-        context.ledger.record_end(self, failed, now)
+            self.trace.record_end(failure, answer.usage if answer else None, now)
+        context.ledger.record_end(self, failure, now)
         seconds, request_id = now - self.began, self.request.id
-        if failed is not None:
+        if failure is not None:
             circuit = context.ledger.condition(self.candidate).circuit
             context.observe(
-                Outcome(self.candidate, failed, seconds, request=request_id, circuit=circuit)
+                Outcome(self.candidate, failure, seconds, request=request_id, circuit=circuit)
             )
         elif answer is not None:
             # A caller that left before the first byte has shown nothing about the worker.

@@ -75,17 +75,17 @@ class AttemptRunner(AttemptContext):
 def request_for_candidate(attempt: Attempt) -> Request:
     """Return the request as its candidate gets it: if there are others, with how long it may wait there."""
     request, candidate, others = attempt.request, attempt.candidate, attempt.others
-    waits, patient, holds, passed = request.waits, request.patience, request.holds, request.passed
+    waits, patience, holds, passed = request.waits, request.patience, request.holds, request.passed
     if request.trace is not None and attempt.trace is not None:
         passed = request.trace.outgoing_headers(passed, attempt.trace)
     if others and not candidate.worker:
-        waits, patient = False, longest_useful_wait(request, candidate, others)
+        waits, patience = False, longest_useful_wait(request, candidate, others)
     elif attempt.number > 1 and holds:
         # It has other candidates to go to; this node finds the one that is ready first.
         holds = False
     elif passed is request.passed:
         return request
-    return request.for_candidate(waits=waits, patience=patient, holds=holds, passed=passed)
+    return request.for_candidate(waits=waits, patience=patience, holds=holds, passed=passed)
 
 
 class _Starters(dict[str, Starter | None]):
@@ -130,14 +130,14 @@ class FirstAttempts:
         if others or attempt.trace is not None:
             outgoing = request_for_candidate(attempt)
         call = None if starter is None else starter.prepare(outgoing, candidate)
-        connection = None if call is None else call.place.take_idle()
+        connection = None if call is None else call.pool.take_idle()
         # Booked at once, so that the next choice counts this attempt.
         attempt.begin()
         runner.ledger.count_request(attempt.began)
         if call is not None and connection is not None:
             if candidate.in_flight:
                 runner.discover_slots(attempt)
-            attempt.reply = connection.begin(call.head, call.body, call.place.batch)
+            attempt.reply = connection.begin(call.head, call.body, call.pool.batch)
         return attempt
 
     def answer_if_complete(self, first: Attempt) -> Answer | None:

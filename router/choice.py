@@ -41,10 +41,10 @@ from router.state.readiness import RESTART
 from router.workers import Workers
 from router.world import World
 
-LOOKED_AT = 12
+SAMPLE_SIZE = 12
 """Size of the sample where a model has many replicas: three draws among this many are as good as among all."""
 
-MANY = 2 * LOOKED_AT
+MANY = 2 * SAMPLE_SIZE
 """Most replicas of a model that are all considered; of more, only a sample is."""
 
 ENOUGH = 3
@@ -79,7 +79,7 @@ class ReplicaTables:
     def draw(
         self, model: str, offers: Sequence[Offer], random: RandomSource, key: bytes = b""
     ) -> list[Offer]:
-        """Draw `LOOKED_AT` distinct offers of at least twice as many.
+        """Draw `SAMPLE_SIZE` distinct offers of at least twice as many.
 
         With a key, half of them are its successors on a hash ring, the same on every node.
         """
@@ -91,8 +91,8 @@ class ReplicaTables:
         drawn: set[int] = set()
         if key:
             first = bisect(marks, hash_key(key))
-            drawn.update((first + n) % len(table) for n in range(LOOKED_AT // 2))
-        while len(drawn) < LOOKED_AT:
+            drawn.update((first + n) % len(table) for n in range(SAMPLE_SIZE // 2))
+        while len(drawn) < SAMPLE_SIZE:
             drawn.add(int(random() * len(table)))
         return [table[index] for index in drawn]
 
@@ -101,24 +101,24 @@ class NameOffersCache:
     """Cache of the replicas that offer a name to a kind of request, rebuilt when the name's workers or offers change."""
 
     def __init__(
-        self, world: World, bounded: BoundedWorkers, *, most_offers: int = MAX_OFFERS
+        self, world: World, bounded_workers: BoundedWorkers, *, max_offers: int = MAX_OFFERS
     ) -> None:
-        """`bounded` returns this machine's workers with their known slots."""
+        """`bounded_workers` returns this machine's workers with their known slots."""
         self._world = world
         self._own = world.own
-        self._bounded = bounded
-        self._most_offers = most_offers
+        self._bounded_workers = bounded_workers
+        self._max_offers = max_offers
         self._catalog: Catalog | None = None
         self._workers: Workers | None = None
         self._cached: dict[tuple[str, Kind], NameOffers] = {}
-        self._offers = 0
+        self._offer_count = 0
         """Number of offers in all of them."""
         self._valid: dict[tuple[str, Kind], NameOffers] = {}
         """Entries that were compared with the current snapshots."""
 
     def offers_for(self, request: Request) -> NameOffers:
         """Return the replicas that offer the requested name."""
-        catalog, workers = self._world.catalog, self._bounded()
+        catalog, workers = self._world.catalog, self._bounded_workers()
         if catalog is not self._catalog or workers is not self._workers:
             self._catalog, self._workers = catalog, workers
             self._valid.clear()
@@ -136,8 +136,8 @@ class NameOffersCache:
                 # Not cached: callers may ask for any name.
                 return cached
             self._cached[key] = cached
-            self._offers += len(offers)
-            while len(self._cached) > (MAX_TABLES if self._offers <= self._most_offers else 1):
+            self._offer_count += len(offers)
+            while len(self._cached) > (MAX_TABLES if self._offer_count <= self._max_offers else 1):
                 self._forget(next(iter(self._cached)))
         self._valid[key] = cached
         return cached
@@ -145,7 +145,7 @@ class NameOffersCache:
     def _forget(self, key: tuple[str, Kind]) -> None:
         self._valid.pop(key, None)
         if (removed := self._cached.pop(key, None)) is not None:
-            self._offers -= len(removed.offers)
+            self._offer_count -= len(removed.offers)
 
 
 class Exclusions:
@@ -155,8 +155,8 @@ class Exclusions:
     choice of each name counts.
     """
 
-    def __init__(self, *, most: int = MAX_EXCLUSIONS) -> None:
-        self._most = most
+    def __init__(self, *, limit: int = MAX_EXCLUSIONS) -> None:
+        self._limit = limit
         self._excluded: dict[str, dict[str, tuple[Excluded, ...]]] = {}
 
     def record(self, request: Request, excluded: tuple[Excluded, ...]) -> None:
@@ -167,7 +167,7 @@ class Exclusions:
                 return
             by_model = {}
         by_model[request.model] = excluded[:MAX_EXCLUDED]
-        put_newest(self._excluded, request.id, by_model, limit=self._most)
+        put_newest(self._excluded, request.id, by_model, limit=self._limit)
 
     def excluded_for(self, id_: str) -> list[Excluded]:
         """Return the replicas that were excluded when this request was routed, none if that is not remembered."""
@@ -192,17 +192,17 @@ class Chooser:
         world: World,
         policy: Policy,
         random: RandomSource,
-        questions: ReplicaAsker | None = None,
+        replica_asker: ReplicaAsker | None = None,
     ) -> None:
         self._ledger = ledger
-        self._questions = questions
+        self._replica_asker = replica_asker
         self._world = world
         self._policy = policy
         self._random = random
         self._tables = ReplicaTables()
         self.exclusions = Exclusions()
         self._own = world.own
-        self._names = NameOffersCache(world, ledger.workers)
+        self._name_offers = NameOffersCache(world, ledger.workers)
 
     def explain(self, request: Request) -> RoutingExplanation:
         """Return where a request would be sent now, and why not to other replicas; takes no slot."""
@@ -212,7 +212,7 @@ class Chooser:
 
     def choose_now(self, request: Request) -> tuple[Candidate, ...] | None:
         """Return the candidates in order, `None` if that needs a wait or a query; if they are used, call the policy's `begun`."""
-        offered = self._names.offers_for(request)
+        offered = self._name_offers.offers_for(request)
         if (replica := offered.only_replica) and (
             candidate := self._only_candidate(request, offered, replica)
         ):
@@ -223,15 +223,15 @@ class Chooser:
             return None
         if len(eligible) == 1:
             return eligible
-        if self._questions and self._policy.compares and candidates_to_query(request, eligible):
+        if self._replica_asker and self._policy.compares and candidates_to_query(request, eligible):
             return None
         return tuple(order_candidates(self._policy, request, eligible, self._random))
 
     async def choose(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return the candidates in order, and whether a slot of the first is held already; raise a `RouterError` if none."""
-        candidates, sample = self._sort_sample(request, self._names.offers_for(request))
+        candidates, sample = self._sort_sample(request, self._name_offers.offers_for(request))
         if (
-            self._questions
+            self._replica_asker
             and len(candidates.eligible) > 1
             and await self._query_nodes(request, candidates)
         ):
@@ -266,14 +266,14 @@ class Chooser:
 
     async def _query_nodes(self, request: Request, candidates: CandidateSet) -> bool:
         """Ask a few nodes about their replicas, if that is worth the time; return whether anything was learnt."""
-        if self._questions is None or not self._policy.compares:
+        if self._replica_asker is None or not self._policy.compares:
             return False
         likely = candidates_to_query(request, candidates.eligible)
         queried = [c for c in likely if c.worker is None and not c.rank]
         if not queried:
             return False
         self._ledger.events["replica_questions"] += len(queried)
-        answers = await asyncio.gather(*(self._questions.ask(request, c) for c in queried))
+        answers = await asyncio.gather(*(self._replica_asker.ask(request, c) for c in queried))
         for candidate, answer in zip(queried, answers, strict=True):
             if answer is not None:
                 self._ledger.record_replica_answer(request, candidate, answer)
@@ -331,19 +331,19 @@ class Chooser:
     ) -> Candidate | None:
         """Return the only candidate, `None` if there is an objection to it that `candidates` has to name."""
         [candidate] = self._ledger.candidates(request, (replica,))
-        choosy = request.verbatim is not None or request.pin is not ANYWHERE
+        restricted = request.verbatim is not None or request.pin is not ANYWHERE
         reason: Reason | None = None
         if replica.worker is None:
             if request.own_only or self._world.presence_of(candidate.node) is not Presence.ALIVE:
                 return None
-            if choosy:
+            if restricted:
                 reason = objection(request, candidate, None)
-        elif (draining := self._world.draining) or choosy or offered.has_limit:
+        elif (draining := self._world.draining) or restricted or offered.has_limit:
             reason = objection_to_own(request, candidate, None, self._ledger, draining=draining)
-        if reason or candidate.told or candidate.ejected:
+        if reason or candidate.pause or candidate.ejected:
             return None
-        unseeing = offered.inputs_known and MediaNeeds(request).missing(candidate.service)
-        return None if unseeing else candidate
+        lacks_media = offered.inputs_known and MediaNeeds(request).missing(candidate.service)
+        return None if lacks_media else candidate
 
     def _sort_sample(
         self, request: Request, offered: NameOffers
@@ -367,7 +367,7 @@ class Chooser:
         self, request: Request, among: Iterable[Offer] | None = None
     ) -> CandidateSet:
         """Return the replicas that may answer a request, and the excluded; of other nodes only those in `among`, if given."""
-        return self._sort_replicas(request, self._names.offers_for(request), among)
+        return self._sort_replicas(request, self._name_offers.offers_for(request), among)
 
     def _sort_replicas(
         self, request: Request, offered: NameOffers, among: Iterable[Offer] | None = None

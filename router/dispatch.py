@@ -77,9 +77,9 @@ class Router:
         tasks: BackgroundTasks,
         lender: Lender | None = None,
         lingering: LingeringSlots | None = None,
-        questions: ReplicaAsker | None = None,
+        replica_asker: ReplicaAsker | None = None,
     ) -> None:
-        """`tasks` runs background tasks, `lender` gives out slots that another process manages, `questions` asks other nodes."""
+        """`tasks` runs background tasks. `lender` gives out slots that another process manages."""
         self._world = world
         self.dialects = dialects
         self._policy = policy
@@ -91,7 +91,7 @@ class Router:
         )
         self.lent_slots = LentSlots(self._ledger, own=world.own)
         self._chooser = Chooser(
-            self._ledger, world=world, policy=policy, random=random, questions=questions
+            self._ledger, world=world, policy=policy, random=random, replica_asker=replica_asker
         )
         self._stuck_check = StuckCheck(self._ledger.stuck, dialects, clock, tasks)
         self._runner = AttemptRunner(
@@ -170,8 +170,8 @@ class Router:
     def worker_of(self, project: str, model: str, cid: str, kind: Kind) -> Worker | None:
         """Return the worker of this machine that answers this kind of request for a replica, if any."""
         workers = self._ledger.workers().by_name.get(model, ())
-        home = (w for w in workers if (w.service.project, w.service.cid) == (project, cid))
-        return next((w for w in home if serves(w.service, kind)), None)
+        matching = (w for w in workers if (w.service.project, w.service.cid) == (project, cid))
+        return next((w for w in matching if serves(w.service, kind)), None)
 
     def prefix_read_by(self, worker: Worker, prefixes: Prefixes) -> Read | None:
         """Return how much of a conversation a worker of this machine has read, `None` if nothing."""
@@ -255,19 +255,19 @@ class Router:
         began = self._now()
         if first is None:
             self._ledger.count_request(began)
-            begun = await self._attempt_or_hold(request, began)
+            entered = await self._attempt_or_hold(request, began)
         else:
             try:
-                begun = first, await first.__aenter__()
+                entered = first, await first.__aenter__()
             except WorkerError as error:
                 failed = first, Failure(error, self._now() - began)
-                begun = await self._attempt_or_hold(request, began, failed)
+                entered = await self._attempt_or_hold(request, began, failed)
         now = self._now()
-        self._held_requests.readiness.record_ready(begun[0].request.model, now)
+        self._held_requests.readiness.record_ready(entered[0].request.model, now)
         if request.aim:
             self.events["aims_met"] += now - began <= request.aim
             self.events["aims_missed"] += now - began > request.aim
-        return begun
+        return entered
 
     async def _attempt_or_hold(
         self, request: Request, began: float, failed: Failed | None = None
@@ -297,50 +297,49 @@ class Router:
             try:
                 return await self._try_name(current, attempts)
             except RouterError as error:
-                failed = error
+                last_error = error
             # An error without attempts of its own takes over the counts so far.
-            attempts = failed.attempts = failed.attempts or attempts
-            deaths = failed.deaths = failed.deaths or deaths
-            current = replace(names.send(failed), deaths=deaths)
-            if not self._may_retry(None, failed):
-                raise failed
+            attempts = last_error.attempts = last_error.attempts or attempts
+            deaths = last_error.deaths = last_error.deaths or deaths
+            current = replace(names.send(last_error), deaths=deaths)
+            if not self._may_retry(None, last_error):
+                raise last_error
 
     async def _try_name(
-        self, request: Request, before: int, failed: Failed | None = None
+        self, request: Request, attempts_before: int, failed: Failed | None = None
     ) -> tuple[Attempt, Routed]:
-        """Try the candidates of one name after `before` attempts; if all fail, wait for a slot of one that is only full."""
+        """Try the candidates of one name, after `attempts_before`; if all fail, wait for a slot of one that is only full."""
         first, failure = failed or (None, None)
         died: set[tuple[PeerId, Service]] = set()
         try:
-            ordered = (
-                await self._chooser.choose(request)
-                if first is None
-                else ([first.candidate, *first.others], False)
-            )
-            return await self._try_candidates(request, ordered, before, died, failure)
+            if first is None:
+                choice = await self._chooser.choose(request)
+            else:
+                choice = [first.candidate, *first.others], False
+            return await self._try_candidates(request, choice, attempts_before, died, failure)
         except WorkerError as error:
             candidates = self._chooser.find_candidates(request)
             full = [c for c in self._chooser.full_candidates(candidates) if c.key not in died]
             if full and error.elsewhere and not (request.is_once_only and error.sent):
                 current = replace(request, deaths=error.deaths)
-                slot = await self._chooser.wait_for_slot(current, full)
-                return await self._try_candidates(current, slot, error.attempts, died)
+                choice = await self._chooser.wait_for_slot(current, full)
+                return await self._try_candidates(current, choice, error.attempts, died)
             if isinstance(error, WorkerBusy):
-                pauses = (e.seconds for e in candidates.excluded if e.reason is Reason.TOLD)
+                pauses = (e.seconds for e in candidates.excluded if e.reason is Reason.PAUSED)
                 error.retry_after = min((error.retry_after, *pauses))
             raise
 
     async def _try_candidates(
         self,
         request: Request,
-        ordered: tuple[list[Candidate], bool],
-        before: int,
+        choice: tuple[list[Candidate], bool],
+        attempts_before: int,
         died: set[tuple[PeerId, Service]],
         failure: Failure | None = None,
     ) -> tuple[Attempt, Routed]:
         """Try candidates in order, after the first if that had a `failure`; add to `died` those that die before they answer."""
         began = self._now() - (failure.elapsed if failure else 0.0)
-        (candidate, *remaining), holds_slot = ordered
+        (candidate, *remaining), holds_slot = choice
         attempts = 1
         tries: Tries | None = None
         while True:
@@ -364,7 +363,7 @@ class Router:
                     self._runner,
                     request,
                     candidate,
-                    number=before + attempts,
+                    number=attempts_before + attempts,
                     others=tuple(others),
                     holds_slot=holds_slot,
                 )

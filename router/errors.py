@@ -121,11 +121,11 @@ class PeerError:
 
 
 class WorkerError(RouterError):
-    """An attempt failed. `elsewhere` says whether another worker might succeed; `told`, how another node reported it."""
+    """An attempt failed. `elsewhere` says whether another worker might succeed; `peer_error`, how another node reported it."""
 
     elsewhere: ClassVar[bool] = True
     blames_worker: ClassVar[bool] = True
-    told: PeerError | None = None
+    peer_error: PeerError | None = None
     sent: bool = True
     """Whether the worker may have begun to work on the request: a retry may then do that work twice."""
 

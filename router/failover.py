@@ -192,23 +192,23 @@ class ContinuedText:
         return min(positive) - self._written if positive else None
 
     def _continuation_body(self, tokens_left: int | None) -> dict[str, object]:
-        asking = dict(self._fields)
+        body = dict(self._fields)
         if tokens_left is not None:
-            asking |= {name: tokens_left for name in _LIMITS if asking.get(name) is not None}
+            body |= {name: tokens_left for name in _LIMITS if body.get(name) is not None}
         text = "".join(self._text)
         if not text:
-            return asking
+            return body
         if self._request.kind is Kind.COMPLETION:
-            return asking | {"prompt": f"{asking['prompt']}{text}"}
+            return body | {"prompt": f"{body['prompt']}{text}"}
         # llama.cpp continues a last message of the assistant by itself; vLLM and SGLang need these fields for it.
-        asking |= {"continue_final_message": True, "add_generation_prompt": False}
-        return asking | {"messages": _with_answer(asking["messages"], text)}
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return body | {"messages": _with_answer(body["messages"], text)}
 
-    def _chunk(self, ending: object) -> dict[str, object]:
+    def _chunk(self, finish_reason: object) -> dict[str, object]:
         content: dict[str, object] = (
             {"text": ""} if self._request.kind is Kind.COMPLETION else {"delta": {}}
         )
-        return {**self._head, "choices": [{"index": 0, **content, "finish_reason": ending}]}
+        return {**self._head, "choices": [{"index": 0, **content, "finish_reason": finish_reason}]}
 
     def _last_events(self) -> bytes:
         """Return the missing last events of a stream whose text is complete."""

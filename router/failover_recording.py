@@ -40,11 +40,11 @@ class Recording:
         "_begin",
         "_blocks",
         "_end",
+        "_is_too_long",
         "_learns_at",
         "_newest",
         "_signs",
-        "_too_much",
-        "_unlike",
+        "_unlike_count",
     )
 
     def __init__(self, signs: tuple[bytes, ...] = ()) -> None:
@@ -53,14 +53,14 @@ class Recording:
         self._begin = self._end = b""
         """How events begin and end, once that is known."""
         # The first event is often unlike those that follow.
-        self._unlike, self._learns_at = -1, 2
+        self._unlike_count, self._learns_at = -1, 2
         """Events of another form since the last one of this form, and their number from which on the form is learnt anew."""
         self._newest: list[bytes] = []
         self._abridged = bytearray()
         """What is not compressed yet."""
         self._blocks = bytearray()
         """Compressed blocks in a row; each marks its own end."""
-        self._too_much = False
+        self._is_too_long = False
 
     def record_similar(self, events: bytes, *, all_or_none: bool = False) -> tuple[int, int]:
         """Take in the first events as far as they have the form of earlier ones; return their number, and their bytes.
@@ -72,7 +72,7 @@ class Recording:
         texts, count, size = event_texts(events, self._begin, self._end, self._signs)
         if count == 0 or (all_or_none and size < len(events)):
             return 0, 0
-        self._unlike, self._learns_at = 0, 2
+        self._unlike_count, self._learns_at = 0, 2
         self._keep(texts)
         return count, size
 
@@ -96,14 +96,14 @@ class Recording:
     def _store(self, events: bytes, last: bytes) -> None:
         """Keep events in full; learn the form of the last two if enough events were unlike those before."""
         self._keep(b"%b%b%b" % (_EVENTS, len(events).to_bytes(_LENGTH_BYTES, "big"), events))
-        self._unlike += max(1, events.count(_EVENT_END))
-        if self._unlike < self._learns_at:
+        self._unlike_count += max(1, events.count(_EVENT_END))
+        if self._unlike_count < self._learns_at:
             return
         form = _learn_form(last)
         if form is None:
             return
         # Of a stream whose events have no form, few are compared.
-        self._learns_at = 2 * self._unlike
+        self._learns_at = 2 * self._unlike_count
         begin, end = form
         if not begin or any(sign in begin or sign in end for sign in self._signs):
             return
@@ -114,16 +114,16 @@ class Recording:
         self._keep(b"%b%b%b%b" % (_FORM, lengths, begin, end))
 
     def _keep(self, abridged: bytes) -> None:
-        if self._too_much:
+        if self._is_too_long:
             return
         self._abridged += abridged
         if len(self._abridged) < BLOCK:
             return
-        packing = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
-        self._blocks += packing.compress(self._abridged) + packing.flush()
+        compressor = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
+        self._blocks += compressor.compress(self._abridged) + compressor.flush()
         self._abridged.clear()
         if len(self._blocks) > MOST_KEPT:
-            self._too_much = True
+            self._is_too_long = True
             self._blocks.clear()
 
     @property
@@ -133,7 +133,7 @@ class Recording:
 
     def read_all(self) -> bytes | None:
         """Return all that was sent; `None` if there was too much."""
-        if self._too_much:
+        if self._is_too_long:
             return None
         return b"".join(_expand(_decompress(bytes(self._blocks)) + self._abridged))
 
@@ -179,9 +179,9 @@ def _decompress(blocks: bytes) -> bytes:
     """Return what compressed blocks hold."""
     abridged: list[bytes] = []
     while blocks:
-        unpacking = zlib.decompressobj(_WINDOW_BITS)
-        abridged.append(unpacking.decompress(blocks))
-        blocks = unpacking.unused_data
+        decompressor = zlib.decompressobj(_WINDOW_BITS)
+        abridged.append(decompressor.decompress(blocks))
+        blocks = decompressor.unused_data
     return b"".join(abridged)
 
 
@@ -189,28 +189,29 @@ def _expand(abridged: bytes) -> list[bytes]:
     """Return abridged events in full, in pieces."""
     pieces: list[bytes] = []
     begin = end = b""
-    at = 0
+    offset = 0
 
-    def length() -> int:
-        nonlocal at
-        at += _LENGTH_BYTES
-        return int.from_bytes(abridged[at - _LENGTH_BYTES : at], "big")
+    def read_length() -> int:
+        nonlocal offset
+        offset += _LENGTH_BYTES
+        return int.from_bytes(abridged[offset - _LENGTH_BYTES : offset], "big")
 
-    while at < len(abridged):
-        if abridged.startswith(_EVENTS, at):
-            at += len(_EVENTS)
-            size = length()
-            stop = at + size
-            pieces.append(abridged[at:stop])
-            at = stop
-        elif abridged.startswith(_FORM, at):
-            at += len(_FORM)
-            first, last = length(), length()
-            begin, end = abridged[at : at + first], abridged[at + first : at + first + last]
-            at += first + last
+    while offset < len(abridged):
+        if abridged.startswith(_EVENTS, offset):
+            offset += len(_EVENTS)
+            size = read_length()
+            pieces.append(abridged[offset : offset + size])
+            offset += size
+        elif abridged.startswith(_FORM, offset):
+            offset += len(_FORM)
+            first, last = read_length(), read_length()
+            begin = abridged[offset : offset + first]
+            offset += first
+            end = abridged[offset : offset + last]
+            offset += last
         else:
-            mark = abridged.find(_MARK, at)
+            mark = abridged.find(_MARK, offset)
             stop = mark if mark >= 0 else len(abridged)
-            pieces += (begin, abridged[at : stop - 1].replace(b"\n", end + begin), end)
-            at = stop
+            pieces += (begin, abridged[offset : stop - 1].replace(b"\n", end + begin), end)
+            offset = stop
     return pieces

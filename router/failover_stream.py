@@ -36,13 +36,13 @@ class FirstPart:
     """The first worker's part of a stream: it passes as it is, and is remembered."""
 
     __slots__ = (
-        "_chunks",
-        "_concluded",
-        "_held",
-        "_over",
+        "_events",
+        "_has_ended",
+        "_is_concluded",
         "_ready",
-        "_sent",
-        "_spent",
+        "_record_usage",
+        "_recording",
+        "_rest",
         "_tally",
         "_tokens",
         "failure",
@@ -51,23 +51,23 @@ class FirstPart:
     )
 
     def __init__(
-        self, routed: Routed, sent: Recording, record_usage: Callable[[Routed, Usage], None]
+        self, routed: Routed, recording: Recording, record_usage: Callable[[Routed, Usage], None]
     ) -> None:
         self.routed = routed
-        self._chunks = routed.answer.rest
+        self._rest = routed.answer.rest
         self.failure = b""
         """The event by which the worker reported a failure, and what came with it."""
         self.opened = False
         """Whether its first bytes were passed on."""
-        self._sent = sent
-        self._spent = record_usage
-        self._concluded = self._over = False
+        self._recording = recording
+        self._record_usage = record_usage
+        self._is_concluded = self._has_ended = False
         self._tally = routed.tally
-        self._held = WholeEvents()
+        self._events = WholeEvents()
         self._tokens = StreamUsage(hidden=routed.answer.hides_usage)
         if self._tally is not None:
             self._tokens.events = self._tally.count_first_bytes(routed.answer.first)
-        self._ready = self._examine(self._held.feed(routed.answer.first))
+        self._ready = self._examine(self._events.feed(routed.answer.first))
 
     def first_bytes(self) -> bytes:
         """Return what is ready of the first bytes, once."""
@@ -76,7 +76,7 @@ class FirstPart:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take in the next bytes, and return what is ready to be passed on, possibly nothing."""
-        events = self._held.feed(chunk)
+        events = self._events.feed(chunk)
         # Nearly all events are like those before, without a failure or usage.
         taken = self._take_similar(events)
         if taken == len(events):
@@ -88,29 +88,29 @@ class FirstPart:
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what this part needs to see of the events that `cut_through` passes."""
         cut_through.signs += SIGNS
-        cut_through.known = self._take_known
+        cut_through.take_known = self._take_known
         if self._tally is not None:
-            cut_through.seen.append(self._count_events)
-        cut_through.seen.append(self._add)
-        cut_through.held.append(self._held)
+            cut_through.observers.append(self._count_events)
+        cut_through.observers.append(self._record_pieces)
+        cut_through.buffers.append(self._events)
 
     async def next(self) -> bytes:
         """Return what is next ready to be passed on, nothing at the end; raise `AnswerBroken` if it ends too soon."""
         ready = b"" if self.opened else self.first_bytes()
         if ready:
             return ready
-        while not (self.failure or self._over):
-            chunk = await anext(self._chunks, b"")
-            self._over = not chunk
+        while not (self.failure or self._has_ended):
+            chunk = await anext(self._rest, b"")
+            self._has_ended = not chunk
             if chunk:
                 ready = self.feed(chunk)
-            elif self._held.held:
-                ready = self._remember(self._held.rest)
+            elif self._events.held:
+                ready = self._remember(self._events.rest)
             if ready:
                 return ready
         if self.failure:
             raise WorkerGaveUp(self.failure)
-        if failover.ended_too_soon(self._sent.newest):
+        if failover.ended_too_soon(self._recording.newest):
             raise AnswerBroken("the stream ended before its text was complete")
         if self._tally:
             self.routed.answer.usage = self._tokens.usage()
@@ -119,10 +119,10 @@ class FirstPart:
 
     def finish(self) -> None:
         """Count the tokens that the worker used, and restore the `rest` of its answer, once."""
-        if not self._concluded:
-            self._concluded = True
-            self.routed.answer.rest = self._chunks
-            self._spent(self.routed, self._tokens.usage())
+        if not self._is_concluded:
+            self._is_concluded = True
+            self.routed.answer.rest = self._rest
+            self._record_usage(self.routed, self._tokens.usage())
 
     def _take_known(self, events: bytes) -> bool:
         """Take in whole events if all are like those before, and return whether they are."""
@@ -130,15 +130,15 @@ class FirstPart:
 
     def _take_similar(self, events: bytes, *, all_or_none: bool = False) -> int:
         """Take in the events at the beginning that are like those before, and return their bytes."""
-        count, size = self._sent.record_similar(events, all_or_none=all_or_none)
+        count, size = self._recording.record_similar(events, all_or_none=all_or_none)
         if count and self._tally is not None:
             self._tally.events += count
             self._tokens.events += count
         return size
 
-    def _add(self, pieces: list[bytes]) -> None:
+    def _record_pieces(self, pieces: list[bytes]) -> None:
         for piece in pieces:
-            self._sent.record(piece)
+            self._recording.record(piece)
 
     def _count_events(self, chunks: list[bytes]) -> None:
         if self._tally is not None:
@@ -152,7 +152,7 @@ class FirstPart:
     def _remember(self, events: bytes) -> bytes:
         ready = self._tokens.inspect(events)
         if ready:
-            self._sent.record(ready)
+            self._recording.record(ready)
         return ready
 
 

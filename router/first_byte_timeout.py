@@ -16,13 +16,13 @@ from router.answer import Answer
 from router.errors import WorkerUnreachable
 from router.select.candidates import Candidate
 
-LOOK_AFTER = 0.5
+PROBE_AFTER = 0.5
 """Seconds of waiting after which the node is probed; a probe costs one small message."""
 
 GRAIN = 0.25
 """Seconds between two checks of all waits. A node must be silent at two of them: an answer may be about to come."""
 
-LOOKS_CUT_OFF = 5
+CUT_OFF_CHECKS = 5
 """Checks at which a node must be silent to be asked by another path: its connection is cut by then, if it is dead."""
 
 
@@ -47,8 +47,8 @@ class FirstByteWaits:
 
     def __init__(self, liveness: Liveness) -> None:
         self._liveness = liveness
-        self._waiting: dict[str, dict[_WatchedAnswer, None]] = {}
-        self._suspected: dict[str, int] = {}
+        self._waits_by_place: dict[str, dict[_WatchedAnswer, None]] = {}
+        self._silent_checks: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(
@@ -67,47 +67,47 @@ class FirstByteWaits:
 
     def check_waits(self, now: float) -> None:
         """Check the candidates that are waited for, and give up those that were silent at the last check as well."""
-        before, self._suspected = self._suspected, {}
-        for place, waits in self._waiting.items():
+        before, self._silent_checks = self._silent_checks, {}
+        for place, waits in self._waits_by_place.items():
             # The first has waited longest.
             first = next(iter(waits))
-            if first.since + LOOK_AFTER > now:
+            if first.since + PROBE_AFTER > now:
                 continue
             if self._liveness.is_silent(first.candidate):
-                checks = self._suspected[place] = before.get(place, 0) + 1
-                lost = checks >= LOOKS_CUT_OFF and self._liveness.is_cut_off(first.candidate)
+                checks = self._silent_checks[place] = before.get(place, 0) + 1
+                cut_off = checks >= CUT_OFF_CHECKS and self._liveness.is_cut_off(first.candidate)
                 for wait in waits if checks > 1 else ():
                     if wait.elsewhere or any(map(self._liveness.is_trusted, wait.others)):
                         wait.give_up()
-                    elif lost:
+                    elif cut_off:
                         wait.give_up(again=True)
             self._liveness.request_probe(first.candidate)
 
     def _add(self, wait: "_WatchedAnswer") -> None:
-        self._waiting.setdefault(wait.place, {})[wait] = None
+        self._waits_by_place.setdefault(wait.place, {})[wait] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GRAIN, self._tick)
 
     def _remove(self, wait: "_WatchedAnswer") -> None:
-        waits = self._waiting[wait.place]
+        waits = self._waits_by_place[wait.place]
         del waits[wait]
         if not waits:
-            del self._waiting[wait.place]
+            del self._waits_by_place[wait.place]
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         self.check_waits(loop.time())
         # An idle node has no timer.
-        self._timer = loop.call_later(GRAIN, self._tick) if self._waiting else None
+        self._timer = loop.call_later(GRAIN, self._tick) if self._waits_by_place else None
 
 
 class _WatchedAnswer:
     """An answer whose entry may be given up."""
 
     __slots__ = (
-        "_again",
         "_answer",
         "_given_up",
+        "_may_ask_again",
         "_task",
         "_waits",
         "candidate",
@@ -136,7 +136,7 @@ class _WatchedAnswer:
         self._waits = waits
         self._answer = answer
         self._given_up = False
-        self._again = False
+        self._may_ask_again = False
 
     async def __aenter__(self) -> Answer:
         task = asyncio.current_task()
@@ -152,7 +152,7 @@ class _WatchedAnswer:
                 raise error  # noqa: TRY201 (as mypyc needs it)
             # The answer of a node that is asked again cannot arrive: doing the work twice is better than not at all.
             raise WorkerUnreachable(
-                "the worker or node stopped answering", sent=not self._again
+                "the worker or node stopped answering", sent=not self._may_ask_again
             ) from error
         finally:
             self._waits._remove(self)  # noqa: SLF001
@@ -172,5 +172,5 @@ class _WatchedAnswer:
         """End the wait now; `again` says that the same candidate may be asked again."""
         # Once only: a second cancellation counts as one by other code.
         if not self._given_up:
-            self._given_up, self._again = True, again
+            self._given_up, self._may_ask_again = True, again
             self._task.cancel()

@@ -51,7 +51,7 @@ class HeldRequests:
         self._now = now
         self._world = world
         self._chooser = chooser
-        self._bytes = 0
+        self._held_bytes = 0
         self._queues: dict[str, _HeldQueue] = {}
 
     def may_be_ready_soon(self, request: Request, error: RouterError) -> bool:
@@ -80,11 +80,11 @@ class HeldRequests:
             self._events["holds_refused"] += 1
             raise self._with_eta(request, error)
         self._events["held"] += 1
-        ends = asyncio.get_running_loop().time() + patience
+        deadline = asyncio.get_running_loop().time() + patience
         held, found_out = queue.enter(), True
-        self._bytes += len(request.body)
+        self._held_bytes += len(request.body)
         try:
-            while found_out := await queue.wait_for_turn(held, ends):
+            while found_out := await queue.wait_for_turn(held, deadline):
                 try:
                     return await attempt(request)
                 except (NobodyServes, WorkerError) as again:
@@ -97,9 +97,9 @@ class HeldRequests:
             found_out = False
             raise
         finally:
-            self._bytes -= len(request.body)
+            self._held_bytes -= len(request.body)
             queue.leave(held, found_out=found_out)
-            if not queue.places:
+            if not queue.requests:
                 self._queues.pop(request.model, None)
         self._events["held_in_vain"] += 1
         raise self._with_eta(request, error)
@@ -112,12 +112,12 @@ class HeldRequests:
     @property
     def held_count(self) -> int:
         """Number of requests that wait now."""
-        return sum(len(queue.places) for queue in self._queues.values())
+        return sum(len(queue.requests) for queue in self._queues.values())
 
     def _queue_for(self, request: Request) -> "_HeldQueue | None":
         queue = self._queues.get(request.model)
-        full = self.held_count >= MAX_HELD or self._bytes + len(request.body) > MAX_HELD_BYTES
-        if full or (queue and len(queue.places) >= self._settings.queue):
+        full = self.held_count >= MAX_HELD or self._held_bytes + len(request.body) > MAX_HELD_BYTES
+        if full or (queue and len(queue.requests) >= self._settings.queue):
             return None
         return queue or self._queues.setdefault(request.model, _HeldQueue())
 
@@ -133,17 +133,17 @@ class _HeldQueue:
     """Requests that wait for one model, longest first; at most one of them tries at a time."""
 
     def __init__(self) -> None:
-        self.places: dict[_HeldRequest, None] = {}
+        self.requests: dict[_HeldRequest, None] = {}
         self._trying: _HeldRequest | None = None
         self._pause = FIRST_PAUSE
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self) -> _HeldRequest:
         held = _HeldRequest()
-        self.places[held] = None
+        self.requests[held] = None
         return held
 
-    async def wait_for_turn(self, held: _HeldRequest, ends: float) -> bool:
+    async def wait_for_turn(self, held: _HeldRequest, deadline: float) -> bool:
         """Wait for this request's turn to try; return whether it came in time."""
         if self._trying is held:
             self._trying = None
@@ -153,7 +153,7 @@ class _HeldQueue:
             self._schedule_try(self._pause)
         held.turn = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout_at(ends):
+            async with asyncio.timeout_at(deadline):
                 await held.turn
         except TimeoutError:
             return False
@@ -163,12 +163,12 @@ class _HeldQueue:
 
     def leave(self, held: _HeldRequest, *, found_out: bool) -> None:
         """Remove a request; `found_out` says that its try ended otherwise than with no worker ready."""
-        del self.places[held]
+        del self.requests[held]
         if self._trying is held:
             self._trying = None
         if found_out:
             self._let_all_try()
-        if not self.places and self._timer is not None:
+        if not self.requests and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
@@ -183,14 +183,14 @@ class _HeldQueue:
             self._trying = None
             self._let_all_try()
             return
-        next_held = next((held for held in self.places if _is_waiting(held)), None)
+        next_held = next((held for held in self.requests if _is_waiting(held)), None)
         if next_held is not None and next_held.turn is not None:
             self._trying = next_held
             next_held.turn.set_result(None)
             self._schedule_try(COMES_BACK)
 
     def _let_all_try(self) -> None:
-        for held in self.places:
+        for held in self.requests:
             if held.turn is not None and not held.turn.done():
                 held.turn.set_result(None)
 

@@ -78,7 +78,7 @@ class Ledger:
         """
         self._own = world.own
         self._lingering = lingering
-        self._lingers = {} if lingering is None else lingering.noted
+        self._cancelled_requests = {} if lingering is None else lingering.noted
         self.limits = Limits()
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
@@ -126,7 +126,7 @@ class Ledger:
     def _with_health(self, row: Candidate, now: float, *, silent: bool) -> Candidate:
         pause = self.retry_after.seconds_left(row.address, now)
         ejected = silent or not self.circuits.admits(row.address, now)
-        return replace_fields(row, told=pause, ejected=ejected) if pause or ejected else row
+        return replace_fields(row, pause=pause, ejected=ejected) if pause or ejected else row
 
     def busy_loads(self) -> dict[Service, Load]:
         """Return the load of this machine's workers that have requests, from any node."""
@@ -276,7 +276,7 @@ class Ledger:
             self.slow_start.record_request(candidate.node, candidate.service, now)
             occupancy.noted = self.slow_start.losses
         if candidate.worker is not None:
-            attempt.asked_worker = self.stuck.record_request(candidate.worker.api, now)
+            attempt.worker_activity = self.stuck.record_request(candidate.worker.api, now)
 
     def record_first_byte(self, attempt: "Attempt", answer: Answer, now: float) -> Tally | None:
         """Record the first byte of an attempt; return the tally of a local worker's events, `None` for another node."""
@@ -291,7 +291,7 @@ class Ledger:
             self._record_report(attempt, answer, now)
             return None
         seconds = now - attempt.began
-        attempt.asked_worker.record_first_byte(seconds, now)
+        attempt.worker_activity.record_first_byte(seconds, now)
         tally = self._local_loads.tallies[candidate.service]
         tally.first_byte_seconds = seconds
         if not request.background:
@@ -300,7 +300,7 @@ class Ledger:
             self.times.record_first_byte(attempt, worker, now)
         return tally
 
-    def record_end(self, attempt: "Attempt", failed: WorkerError | None, now: float) -> None:
+    def record_end(self, attempt: "Attempt", error: WorkerError | None, now: float) -> None:
         """Record the end of an attempt: it failed, before or after its answer began, was answered, or its caller left."""
         candidate, answer, occupancy = attempt.candidate, attempt.answer, attempt.occupancy
         worker = candidate.worker
@@ -311,20 +311,20 @@ class Ledger:
             occupancy.change(-1, now)
         else:
             if answer is None:
-                attempt.asked_worker.record_no_answer()
+                attempt.worker_activity.record_no_answer()
             else:
                 self.waiting.record_slot_time(attempt.request.model, now - attempt.began)
                 self.times.record_answer(attempt, worker, answer, now)
             # If no bound was ever learnt, there is none that an answer could raise.
-            if failed is not None or (answer is not None and self.limits.changes):
-                self._learn_limit(worker, occupancy, failed, now)
-            claimed = self._lingers or self.waiting.claims
+            if error is not None or (answer is not None and self.limits.changes):
+                self._learn_limit(worker, occupancy, error, now)
+            claimed = self._cancelled_requests or self.waiting.claims
             if not (claimed and self._keeps_slot(candidate.service, occupancy)):
                 occupancy.change(-1, now)
-        if failed is None and answer is not None and self.slow_start.newcomers:
+        if error is None and answer is not None and self.slow_start.newcomers:
             self.slow_start.record_answer(candidate.node, candidate.service)
-        if failed is not None or self.circuits.failing:
-            self._record_health(candidate, answer, failed, now)
+        if error is not None or self.circuits.failing:
+            self._record_health(candidate, answer, error, now)
 
     def _record_report(self, attempt: "Attempt", answer: Answer, now: float) -> None:
         """Take in what another node reports of its worker in the headers of an answer."""
@@ -372,12 +372,12 @@ class Ledger:
                     occupancy.change(1, now)
 
     def _record_health(
-        self, candidate: Candidate, answer: Answer | None, failed: WorkerError | None, now: float
+        self, candidate: Candidate, answer: Answer | None, error: WorkerError | None, now: float
     ) -> None:
         """Take in what the end of an attempt shows about its address."""
-        if answer is None and failed is not None:
-            self.health_table.record_error(candidate.address, failed, now)
-        match failed:
+        if answer is None and error is not None:
+            self.health_table.record_error(candidate.address, error, now)
+        match error:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
             case WorkerBusy(named=True, retry_after=seconds):

@@ -35,19 +35,19 @@ class SlotDiscovery:
         self._dialects = dialects
         self._limits = limits
         self._now = now
-        self._crew = tasks
-        self._asked: dict[tuple[str, str, Service], float] = {}
+        self._tasks = tasks
+        self._queried_at: dict[tuple[str, str, Service], float] = {}
 
     def is_due(self, worker: Worker) -> bool:
         """Return whether it is time to ask a worker."""
-        return self._now() - self._asked.get(_worker_key(worker), -AGAIN) >= AGAIN
+        return self._now() - self._queried_at.get(_worker_key(worker), -AGAIN) >= AGAIN
 
     def query_if_due(self, worker: Worker) -> None:
         """Ask a worker, if it is time to."""
         if not self.is_due(worker):
             return
-        put_newest(self._asked, _worker_key(worker), self._now(), limit=MAX_WORKERS)
-        self._crew.spawn(self._query(worker))
+        put_newest(self._queried_at, _worker_key(worker), self._now(), limit=MAX_WORKERS)
+        self._tasks.spawn(self._query(worker))
 
     async def _query(self, worker: Worker) -> None:
         dialect = self._dialects.get(worker.dialect)

@@ -34,7 +34,7 @@ class LingeringSlots:
 
     def __init__(self, tasks: BackgroundTasks, longest: float = LONGEST_LINGER) -> None:
         """`tasks` runs tasks until they end or the node does."""
-        self._crew = tasks
+        self._tasks = tasks
         self._longest = longest
         self.noted: defaultdict[Service, list[Free]] = defaultdict(list)
         self.kept_count = 0
@@ -53,7 +53,7 @@ class LingeringSlots:
         if not self.noted[service]:
             del self.noted[service]
         self.kept_count += 1
-        self._crew.spawn(self._wait(service, free, slots))
+        self._tasks.spawn(self._wait(service, free, slots))
         return True
 
     async def _wait(self, service: Service, free: Free, slots: "Slots") -> None:
@@ -80,7 +80,7 @@ class SlotWaits:
     def __init__(self, settings: RouterSettings, slots: Slots) -> None:
         """`slots` takes back a slot that was handed to a request that has left."""
         self._queues = Queues(places=settings.queue)
-        self._patience = settings.queue_timeout
+        self._timeout = settings.queue_timeout
         self._slots = slots
         self.claims: dict[Ticket, asyncio.Future[Service]] = {}
         """The waiting requests. While there are none, `hand_over` does nothing."""
@@ -91,19 +91,20 @@ class SlotWaits:
 
         Readers need to know how many requests come before a foreground one.
         """
-        ahead = (ticket.accepts for ticket in self.claims if not ticket.background)
-        return Counter(service for accepts in ahead for service in accepts)
+        foreground = (ticket.accepts for ticket in self.claims if not ticket.background)
+        return Counter(service for accepts in foreground for service in accepts)
 
     async def wait_for_slot(self, request: Request, full: Sequence[Candidate]) -> Service:
         """Wait until a slot of one of these workers is handed to this request, and return which; raise `NoCapacity`."""
         slots = sum(c.worker.capacity for c in full if c.worker)
-        behind = request.background
-        ahead = self._queues.expected_wait(request.model, slots=slots, background=behind)
-        if not request.waits and ahead > request.patience:
-            raise self._queues.refusal(request.model, slots=slots)
+        model, background = request.model, request.background
+        expected = self._queues.expected_wait(model, slots=slots, background=background)
+        if not request.waits and expected > request.patience:
+            raise self._queues.refusal(model, slots=slots)
         accepts = frozenset(candidate.service for candidate in full)
-        arguments = request.model, request.caller, accepts
-        joined = self._queues.join(*arguments, slots=slots, background=behind)
+        joined = self._queues.join(
+            model, request.caller, accepts, slots=slots, background=background
+        )
         if joined.displaced is not None:
             refusal = self._queues.refusal(request.model, slots=slots)
             displaced = self.claims.pop(joined.displaced)
@@ -112,14 +113,14 @@ class SlotWaits:
         claim: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
         self.claims[joined.ticket] = claim
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 return await claim
         except TimeoutError as error:
             if _was_granted(claim):
                 return claim.result()
             refusal = self._queues.refusal(request.model, slots=slots)
             raise NoCapacity(
-                f"no slot came free within {self._patience:g} s", retry_after=refusal.retry_after
+                f"no slot came free within {self._timeout:g} s", retry_after=refusal.retry_after
             ) from error
         except asyncio.CancelledError:
             if _was_granted(claim):

@@ -30,7 +30,7 @@ class StuckCheck:
         self._stuck = stuck
         self._dialects = dialects
         self._now = now
-        self._crew = tasks
+        self._tasks = tasks
         self._stopped: dict[str, Worker] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -38,7 +38,7 @@ class StuckCheck:
         """Probe a worker that a request waits for, if it is time to."""
         worker = candidate.worker
         if worker is not None and self._stuck.claim_probe(worker.api, self._now()):
-            self._crew.spawn(self._probe(worker))
+            self._tasks.spawn(self._probe(worker))
 
     def is_silent(self, worker: Worker) -> bool:
         """Return whether a worker no longer answers anything."""
@@ -68,7 +68,7 @@ class StuckCheck:
         self._stopped = {a: w for a, w in self._stopped.items() if self._stuck.is_silent(a)}
         for address, worker in self._stopped.items():
             if self._stuck.claim_probe(address, self._now()):
-                self._crew.spawn(self._probe(worker))
+                self._tasks.spawn(self._probe(worker))
         # Without a stopped worker there is nothing to check.
         if self._stopped:
             self._watch()

@@ -58,23 +58,21 @@ class Figures:
     def __init__(self, dialects: Mapping[str, Dialect], now: Clock) -> None:
         self._dialects = dialects
         self._now = now
-        self._told: dict[Worker, tuple[float, FigureValues]] = {}
-        self._looking = asyncio.Lock()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._figures: dict[Worker, tuple[float, FigureValues]] = {}
+        self._query_lock = asyncio.Lock()
+        self._semaphore = asyncio.Semaphore(AT_ONCE)
 
     async def query(self, workers: Iterable[Worker]) -> Mapping[Service, FigureValues]:
         """Return the figures of those of these workers that report any; the cached ones of other workers are dropped."""
         queried = list(workers)
         # A reader that comes during a query waits, and then finds its results.
-        async with self._looking:
-            await asyncio.gather(*map(self._ask, queried))
-            self._told = {worker: self._told[worker] for worker in queried if worker in self._told}
-            return {
-                worker.service: figures for worker, (_, figures) in self._told.items() if figures
-            }
+        async with self._query_lock:
+            await asyncio.gather(*map(self._query_worker, queried))
+            self._figures = {w: self._figures[w] for w in queried if w in self._figures}
+            return {w.service: figures for w, (_, figures) in self._figures.items() if figures}
 
-    async def _ask(self, worker: Worker) -> None:
-        until, _ = self._told.get(worker, (0.0, {}))
+    async def _query_worker(self, worker: Worker) -> None:
+        until, _ = self._figures.get(worker, (0.0, {}))
         if self._now() < until:
             return
         try:
@@ -83,9 +81,9 @@ class Figures:
             return
         if not isinstance(dialect, LoadReporting):
             return
-        async with self._turns:
+        async with self._semaphore:
             figures = await dialect.figures(worker)
-        self._told[worker] = self._now() + (AGAIN if figures is None else FRESH), figures or {}
+        self._figures[worker] = self._now() + (AGAIN if figures is None else FRESH), figures or {}
 
 
 def valid_figures(figures: Mapping[Figure, float]) -> FigureValues:

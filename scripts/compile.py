@@ -40,7 +40,7 @@ MODULES = """
     router/http/pool.py router/http/reply.py router/http/write_batch.py
     router/openai/body.py router/openai/prefixes.py router/openai/sse.py router/openai/usage.py
     router/peers/links.py router/peers/mux.py router/peers/muxed.py router/peers/muxed_stream.py
-    router/peers/paths.py router/peers/shared_place.py
+    router/peers/paths.py router/peers/shared_pool.py
     router/policies/p2c.py
     router/select/attempts.py router/select/candidates.py router/select/policy.py router/select/rendezvous.py
     router/select/weights.py

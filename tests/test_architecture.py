@@ -338,9 +338,9 @@ def test_our_own_headers_are_spelt_in_one_place_and_each_is_explained() -> None:
     ours = {name for name in named if name.startswith(headers.PREFIX)} - {headers.PREFIX}
     # `CALLER` passes only between the processes of one node, so no table explains it.
     explained = (
-        headers.SAID_BY_CALLERS,
-        headers.TOLD_TO_CALLERS,
-        headers.SAID_BY_NODES,
-        headers.TOLD_TO_NODES,
+        headers.CALLER_REQUEST_HEADERS,
+        headers.CALLER_ANSWER_HEADERS,
+        headers.NODE_REQUEST_HEADERS,
+        headers.NODE_ANSWER_HEADERS,
     )
     assert ours == {headers.CALLER, *(name for table in explained for name in table)}

@@ -86,9 +86,9 @@ class AuditLog:
         self._node = node
         self._wall = wall
         self._number, self._hash = 0, NOTHING
-        self._kept: list[str] = []
+        self._names: list[str] = []
         self._pending: list[Put] = []
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._settings: Put | None = None
 
     def changes(self) -> Iterator[Change]:
@@ -99,13 +99,13 @@ class AuditLog:
     async def restore(self) -> None:
         """Find the end of this node's chain; raise `StoreUnavailable`."""
         entries = [entry for entry in await self.entries() if entry.node == self._node]
-        self._kept = [_name(entry.node, entry.number) for entry in entries]
+        self._names = [_name(entry.node, entry.number) for entry in entries]
         if entries:
             self._number, self._hash = entries[-1].number, entries[-1].hash
 
     async def add(self, who: str, action: str, target: str = "") -> None:
         """Write an entry; where the store does not work, the entry is written together with the next one."""
-        async with self._turn:
+        async with self._lock:
             entry = AuditEntry(
                 self._node,
                 self._number + 1,
@@ -122,7 +122,7 @@ class AuditLog:
             row = {**asdict(entry), "hash": self._hash}
             name = _name(entry.node, entry.number)
             self._pending.append(Put(Space.AUDIT, name, json.dumps(row).encode()))
-            self._kept.append(name)
+            self._names.append(name)
             await self._write()
 
     async def note_settings(self, settings: Mapping[str, str], who: str) -> None:
@@ -149,7 +149,7 @@ class AuditLog:
         return sorted((one for one in parsed if one), key=lambda one: (one.node, one.number))
 
     async def _write(self) -> None:
-        old = self._kept[:-MAX_ENTRIES]
+        old = self._names[:-MAX_ENTRIES]
         deletes: list[Change] = [Delete(Space.AUDIT, name) for name in old]
         try:
             await self._store.write(*self._pending, *deletes)
@@ -157,7 +157,7 @@ class AuditLog:
             log.error("%d entries of the audit log wait: %s", len(self._pending), error)  # noqa: TRY400 (a sentence)
             return
         self._pending.clear()
-        del self._kept[: len(old)]
+        del self._names[: len(old)]
 
 
 def _name(node: str, number: int) -> str:

@@ -33,7 +33,7 @@ class ReceiptBook:
     def __init__(self, wall: Clock) -> None:
         """`wall` returns Unix time."""
         self._wall = wall
-        self._held: list[WaitingReceipt] = []
+        self._waiting: list[WaitingReceipt] = []
         self.lost = 0
 
     def add(
@@ -54,14 +54,14 @@ class ReceiptBook:
 
     def take_in(self, receipt: WaitingReceipt) -> None:
         """Add a receipt, of another process too; count it as lost if too many wait."""
-        if len(self._held) < MAX_WAITING:
-            self._held.append(receipt)
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting.append(receipt)
         else:
             self.lost += 1
 
     def take(self) -> tuple[WaitingReceipt, ...]:
         """Return, and remove, the receipts that were added since the last call."""
-        receipts, self._held = self._held, []
+        receipts, self._waiting = self._waiting, []
         return tuple(receipts)
 
 

@@ -40,7 +40,7 @@ PERIOD = 0.5
 KEPT_SECONDS = 30 * 86_400.0
 """How long an ended key is remembered, so that its holder is told that it ended."""
 
-MAX_HEARD = 16_384
+MAX_REVOCATIONS = 16_384
 """Revocations of other nodes that are remembered; beyond that, those that end first are forgotten first."""
 
 CONTROL_TOKEN = "control.token"  # noqa: S105 (a file's name)
@@ -71,12 +71,12 @@ class KeyRing:
         self._token = token
         self._identity = identity
         self._rules = GrantRules(identity.peer if identity else "", frozenset(trusted))
-        self._heard: dict[str, Revocation] = {}
+        self._revocations: dict[str, Revocation] = {}
         self._unsaved: list[Revocation] = []
-        self._dropped: set[str] = set()
+        self._dropped_names: set[str] = set()
         self._mark = b""
-        self._reached = True
-        self._changing = asyncio.Lock()
+        self._is_store_reached = True
+        self._change_lock = asyncio.Lock()
         self._listeners: list[Callable[[KeyTable], None]] = []
         self.table = self._tabled(())
 
@@ -106,7 +106,7 @@ class KeyRing:
         """Load what the store holds; raise `StoreUnavailable`."""
         self._mark = (await self._store.read(Space.MARKS)).get(_MARK, b"")
         rows = await self._store.read(Space.KEYS)
-        if not self._heard:
+        if not self._revocations:
             self._add_revocations(_revocations(await self._store.read(Space.REVOKED)))
         self._replace(
             key for name, row in rows.items() if (key := _key_of_row(name, row)) is not None
@@ -126,7 +126,7 @@ class KeyRing:
                 return
             mark = (await self._store.read(Space.MARKS)).get(_MARK, b"")
             if mark != self._mark:
-                async with self._changing:
+                async with self._change_lock:
                     count = len(self.keys)
                     await self.restore()
                 if count and not self.keys:
@@ -135,20 +135,20 @@ class KeyRing:
                         count,
                     )
         except StoreUnavailable as error:
-            if self._reached:
+            if self._is_store_reached:
                 log.warning("keys may be out of date: %s; known keys stay valid", error)
-            self._reached = False
+            self._is_store_reached = False
         else:
-            if not self._reached:
+            if not self._is_store_reached:
                 log.info("the store is available again; keys are up to date")
-            self._reached = True
+            self._is_store_reached = True
 
     async def create(self, allowances: Mapping[str, Allowance]) -> Mapping[str, str]:
         """Create keys, all or none, and return their secrets by name.
 
         Raise `KeyExists` for a name whose key has not ended, `LimitReached`, or `StoreUnavailable`.
         """
-        async with self._changing:
+        async with self._change_lock:
             now = self._wall()
             by_name = self.table.by_name
             for name in allowances:
@@ -172,7 +172,7 @@ class KeyRing:
         """
         if self._identity is None:
             raise GrantRefused("this node has no key to sign with")
-        async with self._changing:
+        async with self._change_lock:
             now, existing = self._wall(), self.table.by_name.get(name)
             if name == CONTROL_TOKEN or (existing is not None and not existing.end_reason(now)):
                 raise KeyExists(f"the key {name!r} already exists: choose another name")
@@ -209,7 +209,7 @@ class KeyRing:
         news = [
             revocation
             for revocation in revoked
-            if revocation.expires > now and revocation.grant not in self._heard
+            if revocation.expires > now and revocation.grant not in self._revocations
         ]
         if news:
             self._add_revocations(news)
@@ -221,9 +221,11 @@ class KeyRing:
         if self._unsaved:
             news, now = tuple(self._unsaved), self._wall()
             ended = [
-                grant for grant, revocation in self._heard.items() if revocation.expires <= now
+                grant
+                for grant, revocation in self._revocations.items()
+                if revocation.expires <= now
             ]
-            removed = {*ended, *self._dropped}
+            removed = {*ended, *self._dropped_names}
             saved = (revocation for revocation in news if revocation.grant not in removed)
             rows = (
                 Put(Space.REVOKED, revocation.grant, b"%d" % revocation.expires)
@@ -231,16 +233,16 @@ class KeyRing:
             )
             await self._store.write(*rows, *(Delete(Space.REVOKED, grant) for grant in removed))
             del self._unsaved[: len(news)]
-            self._dropped -= removed
+            self._dropped_names -= removed
             for grant in ended:
-                self._heard.pop(grant, None)
+                self._revocations.pop(grant, None)
 
     async def rotate(self, name: str) -> str:
         """Replace a key by a new one that allows the same, and return its secret; the old key is no longer valid.
 
         Raise `NoSuchKey`, `KeyExists` for a grant, or `StoreUnavailable`.
         """
-        async with self._changing:
+        async with self._change_lock:
             key = self._key(name)
             if key.issuer:
                 raise KeyExists(f"{name!r} is a grant: revoke it, and create a new invitation")
@@ -250,7 +252,7 @@ class KeyRing:
 
     async def revoke(self, name: str) -> None:
         """End a key, at once and permanently; raise `NoSuchKey`."""
-        async with self._changing:
+        async with self._change_lock:
             key = self._key(name)
             if not key.revoked:
                 await self._store_keys([key.model_copy(update={"revoked": self._wall()})])
@@ -282,12 +284,12 @@ class KeyRing:
             listener(self.table)
 
     def _add_revocations(self, revoked: Iterable[Revocation]) -> None:
-        self._heard.update({one.grant: one for one in revoked})
-        if (beyond := len(self._heard) - MAX_HEARD) > 0:
-            for one in sorted(self._heard.values(), key=lambda one: one.expires)[:beyond]:
-                del self._heard[one.grant]
-                self._dropped.add(one.grant)
-        self._rules = replace(self._rules, revoked=frozenset(self._heard))
+        self._revocations.update({one.grant: one for one in revoked})
+        if (beyond := len(self._revocations) - MAX_REVOCATIONS) > 0:
+            for one in sorted(self._revocations.values(), key=lambda one: one.expires)[:beyond]:
+                del self._revocations[one.grant]
+                self._dropped_names.add(one.grant)
+        self._rules = replace(self._rules, revoked=frozenset(self._revocations))
 
     def _tabled(self, keys: Iterable[ApiKey]) -> KeyTable:
         if not self._token:

@@ -29,21 +29,21 @@ class OwnCounters:
 
     def __init__(self, now: Clock) -> None:
         self._now = now
-        self._held: dict[str, tuple[float, float]] = {}
+        self._counters: dict[str, tuple[float, float]] = {}
         """By name: the counter's value, and when it is forgotten."""
 
     async def count(self, counts: Sequence[Count]) -> Sequence[float]:
         """Add to counters, and return their new values."""
         now = self._now()
-        for name in [name for name, (_, until) in self._held.items() if until < now]:
-            del self._held[name]
+        for name in [name for name, (_, until) in self._counters.items() if until < now]:
+            del self._counters[name]
         return [self._counted(count, now) for count in counts]
 
     def _counted(self, count: Count, now: float) -> float:
-        stored, _ = self._held.get(count.name, (0.0, 0.0))
+        stored, _ = self._counters.get(count.name, (0.0, 0.0))
         stands = (max(stored, now) if count.due else stored) + count.amount
         if count.amount:
-            self._held[count.name] = stands, max(now + count.ttl, stands if count.due else 0.0)
+            self._counters[count.name] = stands, max(now + count.ttl, stands if count.due else 0.0)
         return max(stands - now, 0.0) if count.due else stands
 
 
@@ -53,7 +53,7 @@ class QuotaSync:
     def __init__(self, quotas: Quotas, counters: Counters) -> None:
         self._quotas = quotas
         self._counters = counters
-        self._heard: dict[str, QuotaSpending] = {}
+        self._reported: dict[str, QuotaSpending] = {}
         self._listeners: list[Callable[[tuple[QuotaStanding, ...]], None]] = []
 
     def on_standing(self, listener: Callable[[tuple[QuotaStanding, ...]], None]) -> None:
@@ -63,8 +63,8 @@ class QuotaSync:
     def hear(self, spendings: Iterable[QuotaSpending]) -> None:
         """Take in the spending of a helper process."""
         for spending in spendings:
-            before = self._heard.get(spending.name)
-            self._heard[spending.name] = _sum(before, spending) if before else spending
+            before = self._reported.get(spending.name)
+            self._reported[spending.name] = _sum(before, spending) if before else spending
 
     async def run(self) -> None:
         """Run a round every `PERIOD` seconds, until cancelled."""
@@ -75,7 +75,7 @@ class QuotaSync:
     async def round(self) -> None:
         """Report what was spent since the last round, and take in the standings of all processes together."""
         own = {spending.name: spending for spending in self._quotas.spent()}
-        heard, self._heard = self._heard, {}
+        heard, self._reported = self._reported, {}
         spendings = [_sum(own.get(name), heard.get(name)) for name in {*own, *heard}]
         for index in range(0, len(spendings), MAX_KEYS):
             await self._tell(spendings[index : index + MAX_KEYS])

@@ -174,15 +174,15 @@ class ReceiptLog:
         self._wall = wall
         self._days = days
         self._chains: dict[str, _Chain] = {}
-        self._kept: dict[str, int] = {}
+        self._began_at: dict[str, int] = {}
         """The time at which each page began, in milliseconds, the oldest first."""
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def restore(self) -> None:
         """Find the ends of the chains; raise `StoreUnavailable`."""
         pages = [page for page in await self._read() if page.rows]
         for page in sorted(pages, key=lambda page: page.rows[0].at):
-            self._kept[_name(page.peer, page.number)] = page.rows[0].at
+            self._began_at[_name(page.peer, page.number)] = page.rows[0].at
             chain = self._chain(page.peer)
             if page.number > chain.number:
                 # A restored page no longer grows: the next receipt begins a new page.
@@ -214,7 +214,7 @@ class ReceiptLog:
 
     async def write(self) -> None:
         """Write the receipts since the last write; raise `StoreUnavailable`, and keep them for the next write."""
-        async with self._turn:
+        async with self._lock:
             taken = self.book.take()
             if not taken:
                 return
@@ -232,7 +232,7 @@ class ReceiptLog:
                     chain.take_from(waiting)
                     name = _name(peer, chain.number)
                     pages[name], began[name] = chain.closed(self._identity), chain.began
-            kept = {**self._kept, **began}
+            kept = {**self._began_at, **began}
             expired = self._over(kept, now)
             rows = (Put(Space.RECEIPTS, name, page) for name, page in pages.items())
             try:
@@ -243,7 +243,7 @@ class ReceiptLog:
                 for receipt in taken:
                     self.book.take_in(receipt)
                 raise
-            self._kept = {name: began_ms for name, began_ms in kept.items() if name not in expired}
+            self._began_at = {name: at for name, at in kept.items() if name not in expired}
 
     async def pages(self, peer: str) -> Sequence[Page]:
         """Return this node's chain with a peer, the oldest page first; raise `StoreUnavailable`."""

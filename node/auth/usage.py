@@ -63,7 +63,7 @@ class UsageLog:
         """Rows of this node that may still change, by the name of their part."""
         self._dirty: set[str] = set()
         self._pruned = ""
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def restore(self) -> None:
         """Load this node's rows that may still change; raise `StoreUnavailable`."""
@@ -89,7 +89,7 @@ class UsageLog:
 
     async def write(self) -> None:
         """Write the counts since the last write; raise `StoreUnavailable`, and keep them for the next write."""
-        async with self._turn:
+        async with self._lock:
             for row in self.book.take():
                 self._count(row)
             if self._dirty:

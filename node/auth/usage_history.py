@@ -64,7 +64,7 @@ class UsageHistory:
 
     def __init__(self, now: Clock, *, limit: int = MAX_RINGS) -> None:
         self._now = now
-        self._most = limit
+        self._limit = limit
         self._rings: dict[tuple[str, str], deque[UsageBucket]] = {}
         """Buckets with any counts, the newest last."""
 
@@ -116,7 +116,7 @@ class UsageHistory:
         return ring[-1]
 
     def _ring(self, pair: tuple[str, str], number: int) -> deque[UsageBucket] | None:
-        if pair not in self._rings and len(self._rings) >= self._most:
+        if pair not in self._rings and len(self._rings) >= self._limit:
             old = [
                 name for name, ring in self._rings.items() if ring[-1].number <= number - BUCKETS
             ]

@@ -104,9 +104,9 @@ class _Attachment:
 
         self._node = node
         self._url = str(arguments.url)
-        self._over = stopped
+        self._stopped = stopped
         self._every = float(arguments.every)
-        self._said = asked(arguments)
+        self._stated = asked(arguments)
         self._type = int(arguments.type)
         self._project = str(arguments.project)
         self._cid = port_of(self._url) if arguments.cid is None else str(arguments.cid)
@@ -129,7 +129,7 @@ class _Attachment:
                 self._tell(attempts)
                 self._say("waiting until it is ready")
             is_waiting = True
-            if self._over.wait(self._every):
+            if self._stopped.wait(self._every):
                 return
             attempts, found = self._look(self._url)
         self._tell(attempts)
@@ -149,7 +149,7 @@ class _Attachment:
         from node.errors import CommandFailed  # noqa: PLC0415
 
         complaint = ""
-        while not self._over.wait(self._every):
+        while not self._stopped.wait(self._every):
             if _hung_up():
                 self.unread = True
                 return
@@ -194,7 +194,7 @@ class _Attachment:
             print(plain(text), flush=True)
         except BrokenPipeError:
             self.unread = True
-            self._over.set()
+            self._stopped.set()
 
     def _tell(self, tries: Iterable[Mapping[str, Any]]) -> None:
         for came, alike in _by_result(tries).items():
@@ -203,7 +203,8 @@ class _Attachment:
 
     def _look(self, url: str) -> tuple[list[Mapping[str, Any]], "Found | None"]:
         """Return the tries, and the detected worker; one that is busy with the node's requests counts as unchanged."""
-        body = {"api": url, "dialect": self._dialect, "headers": self._said.get("headers", {})}
+        headers = self._stated.get("headers", {})
+        body = {"api": url, "dialect": self._dialect, "headers": headers}
         answer = self._node.post("/api/v1/recognise", body)
         found = answer.get("found")
         if found is None and answer.get("busy"):
@@ -215,7 +216,7 @@ class _Attachment:
         for name in step.withdraw:
             self._withdraw(name)
         for row in step.register:
-            if not self._over.is_set():
+            if not self._stopped.is_set():
                 self._register(row)
 
     def _register(self, row: Mapping[str, Any]) -> None:
@@ -224,7 +225,7 @@ class _Attachment:
         fields = {name: value for name, value in row.items() if name != "said"}
         kind = row["said"].get("type", self._type)
         project = fields["project"] = self._project or str(row.get("project") or _host())
-        body = {"cid": self._cid, "type": kind, **self._said, **fields}
+        body = {"cid": self._cid, "type": kind, **self._stated, **fields}
         answer = self._node.post("/api/v0/ai/model/register", body)
         self._attached.registered(row)
         reported = "; ".join(filter(None, map(told, answer.get("learned") or ())))

@@ -30,7 +30,7 @@ import argparse
 from node.cli.console.options import add_node_options, whole_number
 
 SERVICES = ("batch", "vectors", "agents")
-CONCURRENCY, MOST = 8, 256
+CONCURRENCY, MAX_CONCURRENCY = 8, 256
 KEEP = 20
 """Gigabytes of `node.provide.files.KEEP`, whose import would slow every --help down; a test compares them."""
 
@@ -48,14 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--concurrency",
         metavar="N",
-        type=whole_number(1, MOST),
+        type=whole_number(1, MAX_CONCURRENCY),
         default=CONCURRENCY,
         help=f"concurrent requests (default: {CONCURRENCY})",
     )
     add(
         "--keep",
         metavar="GB",
-        type=whole_number(1, MOST),
+        type=whole_number(1, MAX_CONCURRENCY),
         default=KEEP,
         help=f"maximum size of all files in gigabytes (default: {KEEP})",
     )

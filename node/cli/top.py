@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EVERY = 2.0
 """Seconds between two samples."""
 
-MOST_ASKED = 20
+MAX_MODELS = 20
 """Models whose expected seconds are requested for each sample; the busiest ones."""
 
 # Enter a terminal's alternate screen and hide the cursor; leave it and restore both. ECMA-48 and xterm's private modes.
@@ -86,7 +86,7 @@ def look(node: "Client") -> "TopLook":
     nodes = node.get("/api/v1/nodes", holds="nodes")["nodes"]
     catalog = node.get("/api/v1/catalog", holds="nodes")["nodes"]
     bare = TopLook(time.monotonic(), status, nodes, catalog, _counters(node))
-    names = [row["model"] for row in models(bare) if not row["type"]][:MOST_ASKED]
+    names = [row["model"] for row in models(bare) if not row["type"]][:MAX_MODELS]
     expected = {name: _expected(node, name) for name in names}
     return TopLook(bare.at, status, nodes, catalog, bare.counters, expected)
 

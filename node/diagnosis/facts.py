@@ -22,7 +22,7 @@ from node.config.paths import CONTROL_TOKEN, DATABASE, IDENTITY_KEY
 from node.config.settings import Settings
 from node.diagnosis.machine import Directory, KernelClock, Port, TlsFacts, UnresponsiveNode
 from node.errors import SecretRefused
-from node.listeners import MOST
+from node.listeners import MAX_OPEN_FILES
 from node.peers.reach import host_of
 from node.runtime import LOCK_FILE
 from node.secrets import identity
@@ -116,7 +116,7 @@ def secrets_of(settings: Settings, data_dir: Path) -> list[str]:
 def open_files_limit() -> int:
     """Return how many open files a node of this user may have: the hard limit, up to which it raises its own."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if hard == resource.RLIM_INFINITY else hard
+    return MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
 
 
 def ports(settings: Settings) -> list[Port]:

@@ -102,7 +102,7 @@ class Serving:
     loads: WorkerLoads
     tracer: "Tracer | None" = None
     """Traces requests; `None` where tracing is off."""
-    tellings: ReportTimes = field(default_factory=ReportTimes)
+    report_times: ReportTimes = field(default_factory=ReportTimes)
     """What other nodes were told in the headers of answers, and when."""
     pumps: PumpQueue = field(default_factory=PumpQueue)
     """Queue in which the streams of this process take turns."""

@@ -15,7 +15,7 @@ from registry.values import value_class
 from router.attempt import Routed
 from router.errors import AnswerBroken
 from router.openai import text_parser
-from router.openai.text_parser import Heard, TextFailure
+from router.openai.text_parser import TextEvent, TextFailure
 from router.requests import Kind, Request
 
 EVENT_STREAM = "text/event-stream"
@@ -103,7 +103,7 @@ class TextEncoder(ABC):
     def __init__(self, kind: Kind, *, streams: bool, max_event_bytes: int) -> None:
         self._kind = kind
         self._streams = streams
-        self._ear = text_parser.TextStreamParser(max_event_bytes=max_event_bytes)
+        self._parser = text_parser.TextStreamParser(max_event_bytes=max_event_bytes)
         self._begun = self._failed = False
 
     @property
@@ -117,11 +117,11 @@ class TextEncoder(ABC):
         return {}
 
     @abstractmethod
-    def answer(self, events: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[TextEvent]) -> object:
         """Return the JSON of a whole answer."""
 
     @abstractmethod
-    def events(self, events: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[TextEvent]) -> bytes:
         """Return some events in the form of the caller's stream, possibly nothing. `events` holds no `TextFailure`."""
 
     @abstractmethod
@@ -145,12 +145,12 @@ class TextEncoder(ABC):
 
     def encode_events(self, events: bytes) -> bytes:
         """Encode a piece of a stream."""
-        return self._encode(self._ear.feed(events))
+        return self._encode(self._parser.feed(events))
 
     def encode_end(self) -> bytes:
         """Encode the end of a stream. One with neither a finish reason nor `[DONE]` broke off."""
-        written = self._encode(self._ear.finish())
-        if not self._ear.may_end:
+        written = self._encode(self._parser.finish())
+        if not self._parser.may_end:
             written += self._fail(TextFailure("the worker broke off", "", "answer_broken"))
         return written if self._failed else written + self.closing()
 
@@ -159,7 +159,7 @@ class TextEncoder(ABC):
         error = refused.body["error"]
         return self._fail(TextFailure(error["message"], error["type"], error["code"]))
 
-    def _encode(self, events: Sequence[Heard]) -> bytes:
+    def _encode(self, events: Sequence[TextEvent]) -> bytes:
         if self._failed:
             return b""
         opening = b"" if self._begun else self.opening()

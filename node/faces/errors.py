@@ -274,8 +274,8 @@ class Refusal:
 
 def refusal(error: Exception) -> Refusal:
     """Return what a caller sees of an error; one that has no row shows nothing but an internal error."""
-    if isinstance(error, router_errors.WorkerError) and error.told is not None:
-        return _as_reported(error, error.told)
+    if isinstance(error, router_errors.WorkerError) and error.peer_error is not None:
+        return _as_reported(error, error.peer_error)
     return _of_known(error)
 
 

@@ -12,7 +12,7 @@ from router.attempt import Routed
 from router.errors import AnswerBroken, WorkerFailed
 from router.openai import text_parser
 from router.openai.sse import EventTooLarge, Splitter
-from router.openai.text_parser import Heard
+from router.openai.text_parser import TextEvent
 from router.openai.usage import Usage
 from router.requests import Request
 from router.rpc.messages import read_event
@@ -47,7 +47,7 @@ class ModelAnswer:
         except EventTooLarge as error:
             raise WorkerFailed(str(error)) from error
 
-    async def events(self) -> AsyncIterator[list[Heard]]:
+    async def events(self) -> AsyncIterator[list[TextEvent]]:
         """Yield the parsed events of a chat or a completion as they arrive, streamed or not; raise a `RouterError`.
 
         A `TextFailure` is the last event of a stream in which the worker or its node reported a failure.

@@ -110,7 +110,7 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> LaneCall:
-    def spoken(request: Request) -> AnswerForm:
+    def form_of(request: Request) -> AnswerForm:
         return AnswerForm(request, None if done or not request.stream else WithoutDone())
 
     limit = context.settings.router.max_body_bytes
@@ -124,20 +124,20 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
 
     async def handle(http: HttpRequest) -> web.StreamResponse:
         async def ask() -> AnswerForm:
-            return spoken(await read_request(context, http, kind, own_only=own_only))
+            return form_of(await read_request(context, http, kind, own_only=own_only))
 
         asker = http.headers.get(HOP, "") if own_only else ""
         return await answer(context, http, kind, ask, asker=asker)
 
     return LaneCall(
-        context=context, kind=kind, to_peer=own_only, handler=handle, read=read, form_of=spoken
+        context=context, kind=kind, to_peer=own_only, handler=handle, read=read, form_of=form_of
     )
 
 
 async def read_request(
     context: Serving, http: HttpRequest, kind: Kind, *, own_only: bool
 ) -> Request:
-    """Read a caller's model request; raise what `read_body`, `split` and `request_of` raise."""
+    """Read a caller's model request; raise what `read_body`, `split_body` and `request_of` raise."""
     settings = context.settings.router
     rate = context.settings.web.min_body_rate
     body = await read_body(
@@ -147,10 +147,10 @@ async def read_request(
     if own_only and (header := http.headers.get(VERBATIM)):
         body, verbatim = await in_thread_if_large(body, partial(split_body, header, body))
     content_type = content_type_of(http, body)
-    made = partial(
+    make = partial(
         request_of, context, http, kind, body, content_type, own_only=own_only, verbatim=verbatim
     )
-    return made() if len(body) <= SMALL_BYTES else await in_thread_if_large(body, made)
+    return make() if len(body) <= SMALL_BYTES else await in_thread_if_large(body, make)
 
 
 def request_of(
@@ -387,9 +387,9 @@ def find_node(context: Serving, text: str) -> PeerId:
     if len(nodes) == 1:
         return nodes[0].node
     if nodes:
-        them = ", ".join(f"{record.node} ({record.name})" for record in nodes[:_NODES_LISTED])
+        listed = ", ".join(f"{record.node} ({record.name})" for record in nodes[:_NODES_LISTED])
         more = ", …" if len(nodes) > _NODES_LISTED else ""
-        raise WrongParameter(f"{text!r} may be any of {them}{more}", param="node_id")
+        raise WrongParameter(f"{text!r} may be any of {listed}{more}", param="node_id")
     if len(text) < _PEER_ID_CHARACTERS and (text.startswith(ID_HEAD) or is_node_name(text)):
         raise UnknownNode(f"no node is called {text!r}; `modelvine peers` lists the known nodes")
     try:

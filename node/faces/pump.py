@@ -23,25 +23,25 @@ class PumpQueue:
     arrives for a stream while it is queued is passed on in one piece.
     """
 
-    __slots__ = ("_at_once", "_loop", "_serving", "_waiting")
+    __slots__ = ("_loop", "_serving", "_skipped", "_waiting")
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Callable[[], None]] = deque()
         self._serving = False
-        self._at_once = 0
+        self._skipped = 0
         """Streams that passed on their bytes without queueing since the queue was last served."""
 
     def may_skip(self) -> bool:
         """Return whether a stream may pass on its bytes now: the queue is empty, and fewer than `PER_TURN` have skipped it."""
-        if self._waiting or self._at_once >= PER_TURN:
+        if self._waiting or self._skipped >= PER_TURN:
             return False
-        self._at_once += 1
+        self._skipped += 1
         return True
 
-    def add(self, look: Callable[[], None]) -> None:
-        """Queue a stream: call `look` when its turn comes."""
-        self._waiting.append(look)
+    def add(self, callback: Callable[[], None]) -> None:
+        """Queue a stream: call `callback` when its turn comes."""
+        self._waiting.append(callback)
         if not self._serving:
             self._serve_soon()
 
@@ -52,7 +52,7 @@ class PumpQueue:
         self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        waiting, served, self._at_once = self._waiting, 0, 0
+        waiting, served, self._skipped = self._waiting, 0, 0
         try:
             while waiting and served < PER_TURN:
                 served += 1
@@ -78,14 +78,14 @@ class Pump:
 
     __slots__ = (
         "_cut_through",
-        "_due",
         "_flow",
+        "_has_ended",
+        "_is_queued",
+        "_may_skip",
         "_out",
-        "_over",
-        "_prompt",
         "_queue",
         "_stopped",
-        "_tap",
+        "_take",
         "_unsent",
     )
 
@@ -93,21 +93,21 @@ class Pump:
 
     def __init__(self, flow: Flow, tap: Tap, out: "ResponseWriter", queue: PumpQueue) -> None:
         self._flow = flow
-        self._tap = tap.take
+        self._take = tap.take
         self._out = out
         self._cut_through = cut_through = out.cut_through()
         if cut_through is not None:
             flow.inspect(cut_through)
             tap.inspect(cut_through)
-        self._prompt = flow.can_run_inline
+        self._may_skip = flow.can_run_inline
         self._queue = queue
         self._unsent = b""
-        self._due = self._over = False
+        self._is_queued = self._has_ended = False
         """Whether the pump is in the queue, and whether the flow is over."""
 
     async def run(self) -> None:
         """Pass on bytes until the flow is over; raise `AnswerBroken` from it, and `ConnectionError` when the caller is gone."""
-        while not self._over:
+        while not self._has_ended:
             self._stopped = asyncio.get_running_loop().create_future()
             try:
                 self._flow.listen(self._on_news, self._cut_through)
@@ -122,22 +122,22 @@ class Pump:
     def _stop_listening(self) -> None:
         """Take nothing more from the flow: backpressure, so that a slow caller slows the worker."""
         self._flow.listen(None)
-        self._due = False
+        self._is_queued = False
         self._pause()
 
     def _on_news(self) -> None:
-        if self._due:
+        if self._is_queued:
             return
-        if self._prompt and self._queue.may_skip():
+        if self._may_skip and self._queue.may_skip():
             self._pass_on()
         else:
-            self._due = True
+            self._is_queued = True
             self._pause()
             self._queue.add(self._take_turn)
 
     def _take_turn(self) -> None:
-        if self._due:
-            self._due = False
+        if self._is_queued:
+            self._is_queued = False
             self._pass_on()
 
     def _pass_on(self) -> None:
@@ -148,12 +148,12 @@ class Pump:
             cut_through.pause()
         try:
             piece, is_over = self._flow.read_nowait()
-            ready = self._tap(piece) if piece else b""
+            ready = self._take(piece) if piece else b""
             sent = not ready or self._out.send_now(ready)
         except (AnswerBroken, ConnectionError) as error:
             self._stopped.set_exception(error)
             return
-        self._over = is_over
+        self._has_ended = is_over
         if not sent:
             self._unsent = ready
         if is_over or not sent:

@@ -50,15 +50,15 @@ HELD = web.RequestKey("held", int)
 class BodyMemory:
     """Memory that the bodies of all requests to one listener share."""
 
-    __slots__ = ("_most", "held")
+    __slots__ = ("_limit", "held")
 
     def __init__(self, limit: int) -> None:
-        self._most = limit
+        self._limit = limit
         self.held = 0
 
     def fits(self, size: int) -> bool:
         """Return whether `size` more bytes may be held."""
-        return self.held + size <= self._most
+        return self.held + size <= self._limit
 
 
 ROOM = web.AppKey("room", BodyMemory)
@@ -190,7 +190,7 @@ def release(request: HttpRequest) -> None:
 async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, object]:
     """Return the JSON object of a model request in a protocol other than OpenAI's.
 
-    Raise what `read_body` and `object_of` raise, or `UnsupportedMediaType`.
+    Raise what `read_body` and `parse_json_object` raise, or `UnsupportedMediaType`.
     """
     kind = media_of(request.headers.get("content-type") or "application/json").kind
     if kind != "application/json" and not kind.endswith("+json"):

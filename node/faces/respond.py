@@ -67,15 +67,15 @@ async def answer(
     with open_account(context, http[ID], kind, asker) as account:
         account.http = http
         try:
-            spoken = await ask()
+            form = await ask()
             if context.tracer is not None:
-                traced = context.tracer.begin(spoken.request, account)
-                spoken = replace_fields(spoken, request=traced)
+                traced = context.tracer.begin(form.request, account)
+                form = replace_fields(form, request=traced)
             principal = http.get(PRINCIPAL, ANYBODY)
             account.key = principal.name
-            account.ticket = admit(context, principal, spoken.request)
-            account.record_request(spoken.request)
-            return await _pass_on(context, http, spoken, account)
+            account.ticket = admit(context, principal, form.request)
+            account.record_request(form.request)
+            return await _pass_on(context, http, form, account)
         except KNOWN as error:
             return _refusal_response(error, account, refuse)
 
@@ -96,7 +96,7 @@ def admit(context: Serving, principal: Principal, request: Request) -> QuotaTick
 async def continue_call(
     context: Serving,
     http: HttpRequest,
-    spoken: AnswerForm,
+    form: AnswerForm,
     account: Account,
     first: Attempt | None,
 ) -> web.StreamResponse:
@@ -106,7 +106,7 @@ async def continue_call(
     """
     with OpenAccount(context, account):
         try:
-            return await _pass_on(context, http, spoken, account, first)
+            return await _pass_on(context, http, form, account, first)
         except KNOWN as error:
             return _refusal_response(error, account, unchanged)
 
@@ -114,26 +114,24 @@ async def continue_call(
 async def _pass_on(
     context: Serving,
     http: HttpRequest,
-    spoken: AnswerForm,
+    form: AnswerForm,
     account: Account,
     first: Attempt | None = None,
 ) -> web.StreamResponse:
     settings = context.settings.router
-    request, encoder = spoken.request, spoken.encoder
+    request, encoder = form.request, form.encoder
     account.keeps_usage = bool(account.asker) and USAGE in http.headers
     out = ResponseWriter(http, patience=settings.stall_timeout)
     # An asking node sends keep-alive comments to its own callers.
-    audible = request.stream and not account.asker and account.kind in TEXT
-    with KeepAlive(out, settings.keep_alive if audible else 0, context.timers, account.id):
+    sends_comments = request.stream and not account.asker and account.kind in TEXT
+    with KeepAlive(out, settings.keep_alive if sends_comments else 0, context.timers, account.id):
         try:
             async with ask_router(context, request, account, first) as routed:
                 record_begin(context, routed, account)
                 if request.fallbacks or request.target:
                     account.model = routed.candidate.service.model
-                headers = headers_of(context, routed, account, spoken)
-                complete_body = await _pass_on_answer(
-                    context, routed, out, headers, account, spoken
-                )
+                headers = headers_of(context, routed, account, form)
+                complete_body = await _pass_on_answer(context, routed, out, headers, account, form)
             if complete_body is not None:
                 return await _whole_response(out, complete_body, headers, account)
         except RouterError as error:
@@ -182,17 +180,17 @@ async def _pass_on_answer(
     out: ResponseWriter,
     headers: dict[str, str],
     account: Account,
-    spoken: AnswerForm,
+    form: AnswerForm,
 ) -> bytes | None:
     """Pass on an answer as it arrives, or return it whole where it is short, so that its worker is free before it is sent."""
     answer = routed.answer
     streamed = answer.streamed
-    if answer.verbatim and not streamed and spoken.framed:
-        return await _pass_framed(answer, out, spoken.framed)
-    if spoken.homed:
-        return await _pass_service_answer(routed, out, headers, spoken.homed)
-    if spoken.encoder is not None and not answer.verbatim:
-        return await _pass_encoded(routed, out, headers, account, spoken.encoder)
+    if answer.verbatim and not streamed and form.framed:
+        return await _pass_framed(answer, out, form.framed)
+    if form.homed:
+        return await _pass_service_answer(routed, out, headers, form.homed)
+    if form.encoder is not None and not answer.verbatim:
+        return await _pass_encoded(routed, out, headers, account, form.encoder)
     if not streamed:
         if out.begun:
             raise AnswerBroken("the worker did not stream, and its response took too long")

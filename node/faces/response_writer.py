@@ -48,7 +48,7 @@ _DATA = frozenset(
 _NOT_BEGUN = StreamedResponse()
 _LONGEST_END = 3
 _PIECE_BYTES = 64 * 1024
-_LOOKS = 16  # checks of a slow caller's progress within the time that it may take nothing
+_CHECKS = 16  # checks of a slow caller's progress within the time that it may take nothing
 
 
 class ResponseWriter:
@@ -60,7 +60,7 @@ class ResponseWriter:
         "_event_stream",
         "_http",
         "_lane",
-        "_last",
+        "_last_bytes",
         "_patience",
         "_response",
         "_sent",
@@ -73,7 +73,7 @@ class ResponseWriter:
         self._lane: LaneResponse | None = None
         """The same response where the lane sends it, else `None`."""
         self._cut_through: CutThrough | None = None
-        self._last = b""
+        self._last_bytes = b""
         """The last bytes sent outside the cut-through, which passes only whole events, and only while no event is incomplete."""
         self._ended = self._event_stream = False
         self._sent = 0
@@ -125,7 +125,7 @@ class ResponseWriter:
         self._event_stream = headers["content-type"].startswith("text/event-stream")
         http = self._http
         if isinstance(http, LaneRequest):
-            self._response = self._lane = LaneResponse(http.line, status, headers, length)
+            self._response = self._lane = LaneResponse(http.wire, status, headers, length)
             return
         self._response = StreamedResponse(status=status, headers=headers)
         self._response.content_length = length
@@ -139,7 +139,7 @@ class ResponseWriter:
         if transport.get_write_buffer_size():
             return False
         self._sent += len(chunk)
-        self._last = chunk[-_LONGEST_END:]
+        self._last_bytes = chunk[-_LONGEST_END:]
         lane.write_now(chunk)
         return True
 
@@ -148,7 +148,7 @@ class ResponseWriter:
         if not chunk:
             return
         self._sent += len(chunk)
-        self._last = chunk[-_LONGEST_END:]
+        self._last_bytes = chunk[-_LONGEST_END:]
         if self._can_write_at_once(chunk):
             await self._response.write(chunk)
             return
@@ -166,7 +166,7 @@ class ResponseWriter:
 
     async def comment(self) -> None:
         """Send a comment, unless it would split an event, or the caller has not yet read everything sent so far."""
-        between = not self._last or self._last.endswith(EVENT_ENDS)
+        between = not self._last_bytes or self._last_bytes.endswith(EVENT_ENDS)
         if between and not self._ended and self._unsent_bytes() == 0:
             await self._response.write(COMMENT)
 
@@ -196,7 +196,7 @@ class ResponseWriter:
         clock = asyncio.get_running_loop().time
         since, unread = clock(), -1
         try:
-            while not (await asyncio.wait({sending}, timeout=self._patience / _LOOKS))[0]:
+            while not (await asyncio.wait({sending}, timeout=self._patience / _CHECKS))[0]:
                 before, unread = unread, self._unsent_bytes()
                 if unread != before:
                     since = clock()
@@ -220,7 +220,15 @@ class KeepAlive:
     The first comment begins the answer with status 200: a later failure can only be reported in an error event.
     """
 
-    __slots__ = ("_id", "_out", "_seconds", "_seen", "_slot", "_speaking", "_timers")
+    __slots__ = (
+        "_comment_task",
+        "_id",
+        "_out",
+        "_seconds",
+        "_sent_before",
+        "_timer_slot",
+        "_timers",
+    )
 
     def __init__(self, out: ResponseWriter, seconds: float, timers: Timers, id_: str) -> None:
         """`id_`, the request's id, is sent with the first comment if the answer has not begun by then."""
@@ -228,27 +236,27 @@ class KeepAlive:
         self._seconds = seconds
         self._timers = timers
         self._id = id_
-        self._seen = 0
-        self._slot: int | None = None
-        self._speaking: asyncio.Task[None] | None = None
+        self._sent_before = 0
+        self._timer_slot: int | None = None
+        self._comment_task: asyncio.Task[None] | None = None
 
     def __enter__(self) -> "KeepAlive":
         if self._seconds:
-            self._slot = self._timers.start(self, self._seconds)
+            self._timer_slot = self._timers.start(self, self._seconds)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._slot is not None:
-            self._timers.stop(self, self._slot)
-        if self._speaking is not None:
-            self._speaking.cancel()
+        if self._timer_slot is not None:
+            self._timers.stop(self, self._timer_slot)
+        if self._comment_task is not None:
+            self._comment_task.cancel()
 
     def fire(self) -> None:
         """Check whether anything was sent since the last check: resetting a timer for every chunk would cost more."""
-        quiet, self._seen = self._out.sent == self._seen, self._out.sent
+        quiet, self._sent_before = self._out.sent == self._sent_before, self._out.sent
         if quiet:
-            self._speaking = asyncio.ensure_future(self._send_comment())
-        self._slot = self._timers.start(self, self._seconds)
+            self._comment_task = asyncio.ensure_future(self._send_comment())
+        self._timer_slot = self._timers.start(self, self._seconds)
 
     async def _send_comment(self) -> None:
         # The server itself informs the handler of a caller that has left.
@@ -260,11 +268,11 @@ class KeepAlive:
 
 
 def headers_of(
-    context: Serving, routed: Routed, account: Account, spoken: AnswerForm | None = None
+    context: Serving, routed: Routed, account: Account, form: AnswerForm | None = None
 ) -> dict[str, str]:
     """Return the headers of an answer: the worker's public ones, and what the router did for it.
 
-    `spoken` may be omitted where the face drops none of the caller's parameters. For the lane, `SteadyLines` writes the same.
+    `form` may be omitted where the face drops none of the caller's parameters. For the lane, `SteadyLines` writes the same.
     """
     answer = routed.answer
     headers = {
@@ -277,8 +285,8 @@ def headers_of(
     }
     if not account.asker and answer.content_type not in _DATA:
         headers |= _SANDBOX
-    if answer.headers or (spoken is not None and spoken.dropped):
-        _add_dropped(headers, answer, account, spoken)
+    if answer.headers or (form is not None and form.dropped):
+        _add_dropped(headers, answer, account, form)
     if account.asker or account.ticket is not None:
         headers |= more_headers_of(context, routed, account)
     return headers
@@ -291,11 +299,12 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
     if asker and worker:
         now = account.began + account.first_byte_seconds
         kind = account.kind
-        tellings = context.tellings
-        if tellings.is_due(asker, worker.api, LOAD, now):
+        report_times = context.report_times
+        if report_times.is_due(asker, worker.api, LOAD, now):
             more[LOAD] = remote_load.format_load(context.loads.load_of(worker))
             learnt = context.router.service_time(worker, kind)
-            if learnt and tellings.is_due(asker, worker.api, kind, now, remote_load.LEARNT_AGAIN):
+            pause = remote_load.SERVICE_TIME_INTERVAL
+            if learnt and report_times.is_due(asker, worker.api, kind, now, pause):
                 more[SERVICE_TIME] = service_time.format_service_time(learnt)
     if account.ticket is not None:
         more |= account.ticket.headers()
@@ -305,14 +314,14 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
 
 
 def _add_dropped(
-    headers: dict[str, str], answer: Answer, account: Account, spoken: AnswerForm | None
+    headers: dict[str, str], answer: Answer, account: Account, form: AnswerForm | None
 ) -> None:
     heard_names = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
-    dropped_names = spoken.dropped if spoken else ()
+    dropped_names = form.dropped if form else ()
     dropped = [name for name in dropped_names if name not in heard_names.split(", ")]
     lost = [] if answer.verbatim else dropped
     # Parameters that the worker does not support come after those that the face does not.
-    lost += _caller_names(headers.pop(DROPPED, ""), spoken.names if spoken else None)
+    lost += _caller_names(headers.pop(DROPPED, ""), form.names if form else None)
     if lost:
         headers[DROPPED] = ", ".join(lost)
 

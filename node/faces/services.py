@@ -42,7 +42,7 @@ from router.services import calls
 from router.services.calls import CALLS, MAX_PATH_CHARACTERS, OPENAI, ServiceCall
 from router.services.ids import FIELDS, HomeRemover, ServiceHome, add_homes, home_of, is_kept_by
 
-USUAL, MOST = 20, 100
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 """Entries of a page by default, and at most."""
 
 MAX_SERVICES = 64
@@ -155,10 +155,10 @@ async def _page(context: Serving, request: Request, place: Place) -> dict[str, A
 
 def _limit(text: str) -> int:
     if not text:
-        return USUAL
+        return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:6]) <= 10_000:
         raise BadRequest("limit is a number from 1", param="limit")
-    return min(int(text[:6]), MOST)
+    return min(int(text[:6]), MAX_LIMIT)
 
 
 _BENEATH = tuple(prefix.removesuffix("/v1") for prefix in PREFIXES)

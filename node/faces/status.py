@@ -124,7 +124,7 @@ def _sizes(context: Context, worker_figures: Mapping[Service, FigureValues]) -> 
         nodes={presence.value: presences[presence] for presence in Presence},
         services=sum(len(signed.record.services) for signed in held.values()),
         workers=len(context.agent.workers),
-        told=worker_figures,
+        worker_figures=worker_figures,
         up={part: part not in degraded for part in _PARTS},
         frames=registry.event_counts(),
         routed=context.aggregate.routed(),

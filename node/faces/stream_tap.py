@@ -46,7 +46,7 @@ class StreamEnd:
 class StreamTap:
     """Tap on one event stream. Whole events come out, without the usage event that its caller did not ask for."""
 
-    __slots__ = ("_account", "_answer", "_end", "_events", "_looks", "_tally", "_tokens")
+    __slots__ = ("_account", "_answer", "_end", "_events", "_inspects", "_tally", "_tokens")
 
     def __init__(self, routed: Routed, account: Account) -> None:
         self._events = WholeEvents()
@@ -57,8 +57,8 @@ class StreamTap:
         # A node that asked for the usage removes it itself.
         hides = routed.answer.hides_usage and not account.keeps_usage
         # Usage that another node reports goes into a receipt.
-        self._looks = bool(routed.tally) or hides or not account.served
-        self._tokens = StreamUsage(hidden=hides, tells=routed.answer.tells)
+        self._inspects = bool(routed.tally) or hides or not account.served
+        self._tokens = StreamUsage(hidden=hides, usage_format=routed.answer.usage_format)
         account.streams_text = account.kind in TEXT
         if routed.tally and account.streams_text:
             account.tokens = self._tokens
@@ -74,18 +74,18 @@ class StreamTap:
         self._count_events([chunk])
         is_whole = not self._events.held and chunk.endswith(EVENT_ENDS)
         ready = chunk if is_whole else self._events.feed(chunk)
-        if self._looks and contains(ready, self._tokens.sign):
+        if self._inspects and contains(ready, self._tokens.sign):
             ready = self._tokens.inspect(ready)
         return self._end.observe(ready)
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what this tap needs to see of the bytes that are cut through."""
-        if self._looks:
+        if self._inspects:
             cut_through.look_for(self._tokens.sign)
         if self._tally is not None:
-            cut_through.seen.append(self._count_events)
-        cut_through.seen.append(self._end.observe_pieces)
-        cut_through.held.append(self._events)
+            cut_through.observers.append(self._count_events)
+        cut_through.observers.append(self._end.observe_pieces)
+        cut_through.buffers.append(self._events)
 
     def finish(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and record the usage of the answer."""

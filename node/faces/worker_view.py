@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from node.agent import Told
+from node.agent import Reports
 from node.faces import Context
 from registry.members.load import REPEAT
 from registry.records import Ability, Load, PeerId, Service, input_names, output_names
@@ -71,7 +71,7 @@ MAX_NAMES = 100
 """The most model names that are shown of one worker, and the most warnings in one answer."""
 
 
-def learned_rows(workers: Iterable[Worker], descriptions: Told) -> dict[str, Any]:
+def learned_rows(workers: Iterable[Worker], descriptions: Reports) -> dict[str, Any]:
     """Return a field `learned` with a row for each worker that reported something; no field where none did."""
     rows = [row for worker in workers if (row := _row(worker, descriptions.get(worker)))]
     return {"learned": rows} if rows else {}

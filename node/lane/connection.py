@@ -35,36 +35,36 @@ class LaneConnection(CallerConnection):
     """One caller's connection on a listener with a lane."""
 
     __slots__ = (
-        "_awaited",
+        "_awaited_head",
+        "_began",
         "_calls",
-        "_direct",
-        "_expected",
-        "_known",
-        "_missing",
+        "_direct_call",
+        "_expected_call",
+        "_last_call",
+        "_last_head",
+        "_missing_bytes",
         "_pieces",
-        "_seen",
-        "_since",
-        "_tries",
+        "_tries_left",
         "_unsent",
     )
 
     def __init__(self, server: web.Server, listener: Any, calls: LaneCalls) -> None:
         super().__init__(server, listener)
         self._calls = calls
-        self._awaited: LaneHead | None = None
+        self._awaited_head: LaneHead | None = None
         """The head of a request whose body is still to come."""
-        self._direct: direct.DirectCall | None = None
+        self._direct_call: direct.DirectCall | None = None
         self._pieces: list[bytes] = []
-        """The pieces of that body received so far; `_missing` is how many bytes are still to come."""
-        self._missing = 0
-        self._since = inf
-        self._seen: tuple[RepeatedHead, LaneHead] | None = None
-        """The newest remembered head, as a pattern and as parsed."""
-        self._known: _KnownCall | None = None
+        """The pieces of that body received so far; `_missing_bytes` is how many bytes are still to come."""
+        self._missing_bytes = 0
+        self._began = inf
+        self._last_head: tuple[RepeatedHead, LaneHead] | None = None
+        """The newest remembered head, as a matcher and as parsed."""
+        self._last_call: _KnownCall | None = None
         """The same with its call, if that is one of the lane's."""
-        self._expected: _KnownCall | None = None
+        self._expected_call: _KnownCall | None = None
         """The same, set only while the connection is idle and nothing is buffered, so that such a request is taken directly."""
-        self._tries = TRIES
+        self._tries_left = TRIES
         self._unsent = b""
         """An answer that waits for the end of the loop's turn; until then its request is in flight."""
 
@@ -72,9 +72,9 @@ class LaneConnection(CallerConnection):
 
     def check_timeouts(self, now: float) -> None:
         """Enforce the time limits: hand over a slow direct call, and leave a slow body to aiohttp."""
-        if self._direct is not None and now - self._since >= direct.PATIENCE_SECONDS:
-            self._direct.hand_over()
-        elif self._awaited is not None and now - self._since >= WAIT_SECONDS:
+        if self._direct_call is not None and now - self._began >= direct.PATIENCE_SECONDS:
+            self._direct_call.hand_over()
+        elif self._awaited_head is not None and now - self._began >= WAIT_SECONDS:
             self._leave_to_aiohttp()
         super().check_timeouts(now)
 
@@ -82,8 +82,8 @@ class LaneConnection(CallerConnection):
         """End the connection, after the answer to a request in flight."""
         if isinstance(self._request, LaneRequest):
             self._is_last_answer = True
-            if self._direct is not None:
-                self._direct.hand_over()
+            if self._direct_call is not None:
+                self._direct_call.hand_over()
         else:
             super().end_after_answer()
 
@@ -91,24 +91,24 @@ class LaneConnection(CallerConnection):
 
     def data_received(self, data: bytes) -> None:
         """Take in received bytes."""
-        expected, self._expected = self._expected, None
+        expected, self._expected_call = self._expected_call, None
         if expected is not None and not self._is_discarding:
-            pattern, head, call = expected
-            matched = pattern.match(data)
+            repeated, head, call = expected
+            matched = repeated.match(data)
             if matched is not None:
                 body_at, length, id_ = matched
                 if body_at + length == len(data) and length <= SMALL:
-                    self._tries = TRIES
+                    self._tries_left = TRIES
                     request = LaneRequest(head, data[body_at:], self._calls.app, self)
                     request[ID] = id_.decode() if id_ else head.id or new_id()
                     self._begin(request, call)
                     return
-        if self._awaited is None or self._is_discarding:
+        if self._awaited_head is None or self._is_discarding:
             super().data_received(data)
             return
         self._pieces.append(data)
-        self._missing -= len(data)
-        if self._missing <= 0:
+        self._missing_bytes -= len(data)
+        if self._missing_bytes <= 0:
             self._join_body()
             self._parse_next()
         elif len(self._pieces) >= PIECES:
@@ -117,13 +117,13 @@ class LaneConnection(CallerConnection):
     def eof_received(self) -> bool | None:
         """Handle a half-close: continue with earlier requests, but end the connection if a body is incomplete."""
         # A caller that closes its side within a request has left.
-        return None if self._awaited is not None else super().eof_received()
+        return None if self._awaited_head is not None else super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the request in flight: its caller is gone."""
         request = self._request
         task = self.task if isinstance(request, LaneRequest) else None
-        call, self._direct = self._direct, None
+        call, self._direct_call = self._direct_call, None
         self._pieces.clear()
         super().connection_lost(exc)
         if call is not None:
@@ -151,43 +151,43 @@ class LaneConnection(CallerConnection):
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` if the caller is gone."""
-        wire, request = self.transport, self._request
-        if wire is None or request is None or wire.is_closing():
+        transport, request = self.transport, self._request
+        if transport is None or request is None or transport.is_closing():
             raise ConnectionResetError("the caller is gone")
         size = sum(map(len, parts))
         if size <= COPIED_BYTES:
-            wire.write(b"".join(parts))
+            transport.write(b"".join(parts))
         else:
-            wire.writelines(parts)
+            transport.writelines(parts)
         request.writer.output_size += size
 
     def send_on(self, piece: bytes) -> None:
         """Send more of an answer that has begun; raise as `send_now` does."""
-        wire = self.transport
-        if wire is None or self._request is None or wire.is_closing():
+        transport = self.transport
+        if transport is None or self._request is None or transport.is_closing():
             raise ConnectionResetError("the caller is gone")
-        wire.write(piece)
+        transport.write(piece)
 
     def answer(self, status: int, lines: str, body: bytes) -> None:
         """Send the answer to a direct call, with these header lines."""
-        self._direct = None
-        wire = self.transport
-        if wire is None or wire.is_closing():
+        self._direct_call = None
+        transport = self.transport
+        if transport is None or transport.is_closing():
             return
         self._unsent = self.head(status, lines, len(body)) + body
         large = HELD in cast("LaneRequest", self._request)
         # A shared connection batches each turn's writes anyway. A large request is not kept in memory any longer.
-        if large or isinstance(wire, MuxedStream):
+        if large or isinstance(transport, MuxedStream):
             self.flush()
         else:
             self._calls.batch.add(self)
 
     def flush(self) -> None:
         """Send the answer that waits for the end of the loop's turn, unless its caller has left."""
-        wire, unsent, self._unsent = self.transport, self._unsent, b""
-        if wire is None or wire.is_closing():
+        transport, unsent, self._unsent = self.transport, self._unsent, b""
+        if transport is None or transport.is_closing():
             return
-        wire.write(unsent)
+        transport.write(unsent)
         if self.is_write_paused:
             self._deadline = self._listener.now + STALL_SECONDS
             self.task = self._loop.create_task(self._finish_when_drained())
@@ -196,7 +196,7 @@ class LaneConnection(CallerConnection):
 
     def hand_over(self, handler: CallHandler) -> None:
         """Have a handler answer the request in flight."""
-        self._direct = None
+        self._direct_call = None
         request = cast("LaneRequest", self._request)
         self.task = self._loop.create_task(self._respond(request, handler))
 
@@ -209,54 +209,56 @@ class LaneConnection(CallerConnection):
             self._take_request()
             if not (self._unparsed or self._is_read_paused):
                 return
-        if self._awaited is None:
+        if self._awaited_head is None:
             super()._parse_next()
 
     def _take_request(self) -> None:
-        ahead = self._unparsed
+        data = self._unparsed
         if self._is_discarding or self._is_last_answer or self.transport is None:
             return
-        begins = ahead if isinstance(ahead, bytes) else bytes(ahead[:MAX_HEAD_BYTES])
-        head = self._awaited or self._head_of(begins)
+        begins = data if isinstance(data, bytes) else bytes(data[:MAX_HEAD_BYTES])
+        head = self._awaited_head or self._head_of(begins)
         call = None if head is None else self._calls.calls.get(head.path)
         if head is None or call is None:
             return
-        missing = head.end - len(ahead)
+        missing = head.end - len(data)
         if missing > 0:
             self._await_body(head)
             return
-        self._awaited = None
-        body = bytes(ahead[head.body_at : head.end])
+        self._awaited_head = None
+        body = bytes(data[head.body_at : head.end])
         request = LaneRequest(head, body, self._calls.app, self)
         if len(body) > SMALL and not hold(request, len(body)):
             # There is no room for the body: aiohttp reads the request, and answers with the error.
             return
-        self._unparsed = memoryview(ahead)[head.end :] if missing else b""
+        self._unparsed = memoryview(data)[head.end :] if missing else b""
         request[ID] = head.id or new_id()
         self._begin(request, call)
 
     def _head_of(self, data: bytes) -> LaneHead | None:
-        if self._seen is not None:
-            pattern, last_head = self._seen
-            matched = pattern.match(data)
+        if self._last_head is not None:
+            repeated, last_head = self._last_head
+            matched = repeated.match(data)
             if matched is not None:
-                self._tries = TRIES
+                self._tries_left = TRIES
                 return last_head.again(*matched)
         head = read_head(data)
         if head is not None and not is_id(head.id):
             head.id = ""
-        if head is not None and self._tries:
-            self._tries -= 1
+        if head is not None and self._tries_left:
+            self._tries_left -= 1
+            self._last_head = self._last_call = None
             anew = repeated_head_of(data[: head.body_at])
-            call = self._calls.calls.get(head.path)
-            self._seen = None if anew is None else (anew, head)
-            self._known = None if anew is None or call is None else (anew, head, call)
+            if anew is not None:
+                self._last_head = anew, head
+                if (call := self._calls.calls.get(head.path)) is not None:
+                    self._last_call = anew, head, call
         return head
 
     def _begin(self, request: LaneRequest, call: LaneCall) -> None:
         self._request = request
         self._head_deadline = self._deadline = inf
-        self._since = self._listener.now
+        self._began = self._listener.now
         if not request.head.admitted:
             try:
                 self._calls.admit(request)
@@ -264,13 +266,13 @@ class LaneConnection(CallerConnection):
                 self.hand_over(call.handler)
                 return
         try:
-            self._direct = direct.begin_call(call, request, self)
+            self._direct_call = direct.begin_call(call, request, self)
         except Exception as error:  # noqa: BLE001 (the outermost middleware logs and answers it)
             self.hand_over(direct.raising_handler(error))
 
     def _await_body(self, head: LaneHead) -> None:
-        self._awaited, self._since = head, self._loop.time()
-        self._missing = head.end - len(self._unparsed)
+        self._awaited_head, self._began = head, self._loop.time()
+        self._missing_bytes = head.end - len(self._unparsed)
         self._head_deadline = self._deadline = inf
         if self._is_read_paused and self.transport is not None:
             self._is_read_paused = False
@@ -282,7 +284,7 @@ class LaneConnection(CallerConnection):
 
     def _leave_to_aiohttp(self) -> None:
         """Leave a request to aiohttp, with what was received of it."""
-        self._awaited = None
+        self._awaited_head = None
         self._join_body()
         super()._parse_next()
 
@@ -333,4 +335,4 @@ class LaneConnection(CallerConnection):
         elif self._unparsed:
             self._schedule_parse()
         else:
-            self._expected = self._known
+            self._expected_call = self._last_call

@@ -90,7 +90,7 @@ def raising_handler(error: Exception) -> CallHandler:
 class DirectCall:
     """One call that was sent to a worker, until its answer is passed on or handed over."""
 
-    __slots__ = ("_account", "_attempt", "_call", "_caller", "_reply", "_turn")
+    __slots__ = ("_account", "_attempt", "_call", "_caller", "_check_handle", "_reply")
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class DirectCall:
         self._attempt = attempt
         self._reply = reply
         self._caller = caller
-        self._turn: asyncio.Handle | None = None
+        self._check_handle: asyncio.Handle | None = None
         reply.listener = self._check_reply if reply.can_run_inline else self._on_news
 
     def hand_over(self) -> None:
@@ -123,12 +123,12 @@ class DirectCall:
         conclude(self._call.context, self._account)
 
     def _on_news(self) -> None:
-        if self._turn is None:
+        if self._check_handle is None:
             # In a later turn, so that an error raised here is not raised in the link that calls this.
-            self._turn = asyncio.get_running_loop().call_soon(self._check_reply)
+            self._check_handle = asyncio.get_running_loop().call_soon(self._check_reply)
 
     def _check_reply(self) -> None:
-        self._turn = None
+        self._check_handle = None
         reply = self._reply
         if reply.complete:
             self._finish()
@@ -161,8 +161,8 @@ class DirectCall:
 
     def _stop_listening(self) -> None:
         self._reply.listener = None
-        if self._turn is not None:
-            self._turn.cancel()
+        if self._check_handle is not None:
+            self._check_handle.cancel()
 
 
 class Handler:
@@ -181,5 +181,5 @@ class Handler:
     def __call__(self, http: HttpRequest) -> Awaitable[web.StreamResponse]:
         """Answer the request; see `respond.continue_call`."""
         call = self._call
-        spoken = call.form_of(self._request)
-        return respond.continue_call(call.context, http, spoken, self._account, self._first)
+        form = call.form_of(self._request)
+        return respond.continue_call(call.context, http, form, self._account, self._first)

@@ -165,22 +165,22 @@ class LaneRequest:
     """
 
     __slots__ = (
-        "_content", "_noted", "app", "begun", "body", "head", "headers", "line", "method", "output_size", "version",
+        "_content", "_notes", "app", "begun", "body", "head", "headers", "method", "output_size", "version", "wire",
     )  # fmt: skip
 
     method: str
     version: HttpVersion
 
-    def __init__(self, head: LaneHead, body: bytes, app: web.Application, line: LaneWire) -> None:
-        """Take a request; `line` is the connection that its answer goes to."""
+    def __init__(self, head: LaneHead, body: bytes, app: web.Application, wire: LaneWire) -> None:
+        """Take a request; `wire` is the connection that its answer goes to."""
         self._content: WholeBody | None = None
-        self._noted: dict[Any, Any] = {}
+        self._notes: dict[Any, Any] = {}
         self.app = app
         self.begun = False
         self.body = body
         self.head = head
         self.headers = head.headers
-        self.line = line
+        self.wire = wire
         self.method = "POST"
         self.output_size = 0
         self.version = HttpVersion11
@@ -205,12 +205,12 @@ class LaneRequest:
     @property
     def remote(self) -> str:
         """The caller's IP address."""
-        return self.line.address
+        return self.wire.address
 
     @property
     def transport(self) -> asyncio.Transport | None:
         """Transport of the connection; `None` once it is gone."""
-        return self.line.transport
+        return self.wire.transport
 
     @property
     def writer(self) -> "LaneRequest":
@@ -220,20 +220,20 @@ class LaneRequest:
     @property
     def protocol(self) -> LaneWire:
         """The connection, under aiohttp's name."""
-        return self.line
+        return self.wire
 
     def __getitem__(self, key: Any) -> Any:
-        return self._noted[key]
+        return self._notes[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._noted[key] = value
+        self._notes[key] = value
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._noted
+        return key in self._notes
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the note under a key, or `default`."""
-        return self._noted.get(key, default)
+        return self._notes.get(key, default)
 
 
 HttpRequest = web.Request | LaneRequest

@@ -87,39 +87,39 @@ def _chunk_of(piece: bytes) -> tuple[bytes, ...]:
 class LaneResponse:
     """Answer that is sent as it comes. Its head is sent with its first bytes."""
 
-    __slots__ = ("_head", "_line", "chunked", "content_length")
+    __slots__ = ("_head", "_wire", "chunked", "content_length")
 
     prepared = True
 
     def __init__(
-        self, line: LaneWire, status: int, headers: Mapping[str, str], length: int | None
+        self, wire: LaneWire, status: int, headers: Mapping[str, str], length: int | None
     ) -> None:
         """Begin an answer, chunked if its length is unknown."""
         self.content_length = length
-        self._line = line
+        self._wire = wire
         self.chunked = False
         """Whether the answer is chunked and its head was sent."""
-        self._head = line.head(status, lines_of(headers), length)
+        self._head = wire.head(status, lines_of(headers), length)
 
     def write_now(self, piece: bytes) -> None:
         """Send bytes; raise `ConnectionError` if the caller is gone."""
         if self.chunked and 0 < len(piece) <= COPIED_BYTES:
-            self._line.send_on(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self._wire.send_on(b"%x\r\n%b\r\n" % (len(piece), piece))
             return
         head, self._head = self._head, b""
         if self.content_length is not None:
-            self._line.send_now(head, piece)
+            self._wire.send_now(head, piece)
         else:
             self.chunked = True
-            self._line.send_now(head, *_chunk_of(piece))
+            self._wire.send_now(head, *_chunk_of(piece))
 
     async def write(self, piece: bytes) -> None:
         """Send bytes, and wait while the transport's buffer is full; raise `ConnectionError` if the caller is gone."""
         self.write_now(piece)
-        await self._line.drain()
+        await self._wire.drain()
 
     async def write_eof(self) -> None:
         """End the answer; raise `ConnectionError` if the caller is gone."""
         head, self._head = self._head, b""
-        self._line.send_now(head, b"" if self.content_length is not None else b"0\r\n\r\n")
-        await self._line.drain()
+        self._wire.send_now(head, b"" if self.content_length is not None else b"0\r\n\r\n")
+        await self._wire.drain()

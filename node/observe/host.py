@@ -42,15 +42,15 @@ class Host:
         """Take the directory that holds `proc`, `sys` and `etc`, and the clock."""
         self._root = root
         self._now = now
-        self._looking = asyncio.Lock()
-        self._seen: tuple[float, dict[str, Any]] | None = None
+        self._lock = asyncio.Lock()
+        self._cached: tuple[float, dict[str, Any]] | None = None
 
     async def facts(self) -> dict[str, Any]:
         """Return the facts, disks with their serial numbers; those are for callers on this machine alone."""
-        async with self._looking:
-            if self._seen is None or self._now() - self._seen[0] > _FRESH_SECONDS:
-                self._seen = self._now(), await asyncio.to_thread(read_facts, self._root)
-            return self._seen[1]
+        async with self._lock:
+            if self._cached is None or self._now() - self._cached[0] > _FRESH_SECONDS:
+                self._cached = self._now(), await asyncio.to_thread(read_facts, self._root)
+            return self._cached[1]
 
 
 def read_facts(root: Path) -> dict[str, Any]:

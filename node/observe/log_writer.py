@@ -102,7 +102,7 @@ class LogWriter:
         self._sleep.acquire()
         self._asleep = True
         """Whether the thread waits for a first line, and nobody has woken it."""
-        self._hurried = False
+        self._is_hurried = False
         """Whether the waiting lines shall not wait for further ones."""
 
     def add(self, line: str, *, hurry: bool = False) -> None:
@@ -119,7 +119,7 @@ class LogWriter:
         self._size = size + 1
         self._waiting.append(line)
         if hurry:
-            self._hurried = True
+            self._is_hurried = True
         if self._asleep or hurry:
             self._asleep = False
             self._wake()
@@ -137,7 +137,7 @@ class LogWriter:
         """Wait until every line is written or has failed, `FLUSH_WITHIN` seconds at most."""
         if self._writer is not None:
             self._idle.clear()
-            self._hurried = True
+            self._is_hurried = True
             self._wake()
             self._idle.wait(FLUSH_WITHIN)
 
@@ -147,9 +147,9 @@ class LogWriter:
             # A line that was added before that woke nobody.
             woken = len(self._waiting) > 0 or self._sleep.acquire(timeout=IDLE)
             self._asleep = False
-            if woken and not self._hurried:
+            if woken and not self._is_hurried:
                 self._sleep.acquire(timeout=PAUSE)
-            self._hurried = False
+            self._is_hurried = False
             for line in self._source.due():
                 self.add(line)
             self._write_all()

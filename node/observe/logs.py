@@ -115,7 +115,7 @@ class RequestLog:
         self._logger = logging.getLogger(name)
         self._only: Log | None = None
         """The handler that alone receives the lines; `None` where others do, or none does."""
-        self._looked = -math.inf
+        self._looked_at = -math.inf
         """When that was looked up."""
         self._own: list[Any] = []
         self._filters: list[Any] = []
@@ -124,11 +124,11 @@ class RequestLog:
     def info(self, message: str) -> None:
         """Write a line of printable text, `MAX_LINE` characters at most, unless the logger's level is above INFO."""
         now = self._clock()
-        if not 0.0 <= now - self._looked < 1.0:
+        if not 0.0 <= now - self._looked_at < 1.0:
             self._check_setup(now)
         only, above = self._only, self._above
         if only is None or self._own or self._filters or len(above) != 1 or above[0] is not only:
-            self._looked = -math.inf
+            self._looked_at = -math.inf
             self._logger.info(message)
         else:
             only.add(now, self._name, message)
@@ -136,7 +136,7 @@ class RequestLog:
     def _check_setup(self, now: float) -> None:
         """Check whether the handler of `configure` alone receives the logger's records, and no filter changes them."""
         logger, root = self._logger, logging.root
-        self._looked = now
+        self._looked_at = now
         self._own, self._filters, self._above = logger.handlers, logger.filters, root.handlers
         passes = logger.isEnabledFor(logging.INFO) and logger.propagate and logger.parent is root
         handler = self._above[0] if passes and self._above else None
@@ -294,7 +294,7 @@ class Repeats(logging.Filter):
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+        self._templates: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is written; append the number of suppressed ones before it."""
@@ -303,10 +303,10 @@ class Repeats(logging.Filter):
         now = self._clock()
         key = (record.name, str(record.msg))
         with self._lock:
-            seen = self._seen.setdefault(key, _Seen(now, record.levelno))
-            self._seen.move_to_end(key)
-            if len(self._seen) > MAX_TEMPLATES:
-                self._seen.popitem(last=False)
+            seen = self._templates.setdefault(key, _Seen(now, record.levelno))
+            self._templates.move_to_end(key)
+            if len(self._templates) > MAX_TEMPLATES:
+                self._templates.popitem(last=False)
             if now - seen.since < WINDOW and seen.written >= REPEATS:
                 seen.suppressed += 1
                 return False
@@ -323,10 +323,10 @@ class Repeats(logging.Filter):
             text = "suppressed %d more like this: %s"
             records = [
                 _record(name, seen.level, text, seen.suppressed, _ARGUMENT.sub("…", template))
-                for (name, template), seen in self._seen.items()
+                for (name, template), seen in self._templates.items()
                 if seen.suppressed and now - seen.since >= WINDOW
             ]
-            for seen in self._seen.values():
+            for seen in self._templates.values():
                 if now - seen.since >= WINDOW:
                     seen.suppressed = 0
         return records

@@ -40,7 +40,7 @@ class Measurements:
     """Measurements of one process; in the first process, those of the helpers too."""
 
     def __init__(self, *, limit: int = MAX_SERIES) -> None:
-        self._most = limit
+        self._limit = limit
         self._series: dict[tuple[str, Attributes], Histogram] = {}
 
     def ended(self, account: "Account") -> None:
@@ -94,7 +94,7 @@ class Measurements:
 
     def _histogram(self, instrument: str, attributes: Attributes) -> Histogram:
         key = instrument, attributes
-        if key not in self._series and len(self._series) >= self._most:
+        if key not in self._series and len(self._series) >= self._limit:
             key = instrument, tuple(pair for pair in attributes if pair[0] in _ALWAYS)
         histogram = self._series.get(key)
         if histogram is None:

@@ -47,7 +47,7 @@ class GaugeValues:
     """Replicas of models that the whole catalog offers."""
     workers: int
     """Workers of this machine."""
-    told: Mapping[Service, FigureValues]
+    worker_figures: Mapping[Service, FigureValues]
     """Figures that those workers report."""
     up: Mapping[str, bool]
     """Whether a part works: store, mesh."""
@@ -87,7 +87,7 @@ class Metrics:
         self.measurements = measurements
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
-        self._well: dict[str, int] = {}
+        self._succeeded: dict[str, int] = {}
         """Attempts that were answered, which nearly all are, by dialect."""
         self._failed: Counter[tuple[str, str]] = Counter()
         self._sums = RequestSums()
@@ -116,7 +116,7 @@ class Metrics:
         """Count one attempt at a worker or peer."""
         error, dialect = outcome.error, outcome.candidate.dialect
         if error is None:
-            self._well[dialect] = self._well.get(dialect, 0) + 1
+            self._succeeded[dialect] = self._succeeded.get(dialect, 0) + 1
         else:
             self._failed[dialect, type(error).__name__] += 1
             self.recent.failed_attempt(outcome, error)
@@ -127,7 +127,7 @@ class Metrics:
         return replace(
             self._sums.counts(),
             attempts=(
-                *(LabelledCount(dialect, "ok", count) for dialect, count in self._well.items()),
+                *(LabelledCount(name, "ok", count) for name, count in self._succeeded.items()),
                 *(LabelledCount(*key, count) for key, count in self._failed.items()),
             ),
             connection_events=tuple(self.connections.events.items()),
@@ -287,7 +287,7 @@ def _known(sizes: GaugeValues) -> Iterable[Metric]:
         " queued and running requests; speed and tokens of the last response.",
         labels=("project", "model", "cid", "type", "figure"),
     )
-    for service, figures in sizes.told.items():
+    for service, figures in sizes.worker_figures.items():
         *names, kind = service.key
         for figure, value in figures.items():
             reported.add_metric((*names, str(int(kind)), figure), value)

@@ -130,7 +130,7 @@ class OtlpExporter:
         self._counts = counts
         self._resource = Resource(dict(resource), genai.SCHEMA)
         self._collector = Collector(endpoint, counts)
-        self._given = 0
+        self._given_count = 0
         self._full = False
         self._queue = BatchSpanProcessor(
             self._collector,
@@ -144,14 +144,14 @@ class OtlpExporter:
     def take(self, spans: Iterable[tracing.Span]) -> None:
         """Queue spans for sending; drop them if the queue is full."""
         batch = [*spans]
-        if self._given - self._collector.taken + len(batch) > MAX_WAITING:
+        if self._given_count - self._collector.taken + len(batch) > MAX_WAITING:
             self._counts[DROPPED] += len(batch)
             if not self._full:
                 log.warning("spans are dropped: %s wait for the collector", f"{MAX_WAITING:,}")
             self._full = True
             return
         self._full = False
-        self._given += len(batch)
+        self._given_count += len(batch)
         for span in batch:
             self._queue.on_end(self._read(span))
 

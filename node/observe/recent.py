@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from node.faces.access_log import Account
     from router.outcome import Outcome
 
-MOST = 1_000
+MAX_REMEMBERED = 1_000
 """Ended requests that are remembered; also failed attempts."""
 
 MAX_WORDS = 300
@@ -51,7 +51,7 @@ class NoRoomCount(NamedTuple):
 class RecentRequests:
     """Recent requests of one process of this node."""
 
-    def __init__(self, wall: Clock, *, limit: int = MOST) -> None:
+    def __init__(self, wall: Clock, *, limit: int = MAX_REMEMBERED) -> None:
         """`wall` returns Unix time."""
         self._wall = wall
         self.under_way: dict[Account, None] = {}
@@ -87,7 +87,7 @@ class RecentRequests:
     def found_no_room(self, model: str, node: PeerId, times: int = 1) -> None:
         """Count a refusal for lack of room. The model's name may come from a caller, so it is cut."""
         pair = model[:MAX_NAME], node
-        if pair in self.refused or len(self.refused) < MOST:
+        if pair in self.refused or len(self.refused) < MAX_REMEMBERED:
             self.refused[pair] += times
 
     def take_refused(self) -> tuple[NoRoomCount, ...]:

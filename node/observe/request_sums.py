@@ -71,7 +71,7 @@ class RequestSums:
         self._token_time: dict[str, Histogram] = defaultdict(Histogram)
         self._tokens: Counter[tuple[str, str, str]] = Counter()
         self._models: set[str] = set()
-        self._taken = self._sent = 0
+        self._taken_count = self._sent_count = 0
 
     def add(self, first_bytes: Mapping[Kind, list[float]], ended: "Sequence[Account]") -> None:
         """Add ended requests, and the seconds to the first bytes of answers."""
@@ -85,8 +85,8 @@ class RequestSums:
                 alike = groups[key] = _Alike()
             alike.seconds.append(account.seconds)
             self._add_tokens(account, alike)
-            self._taken += account.request_bytes
-            self._sent += account.answer_bytes
+            self._taken_count += account.request_bytes
+            self._sent_count += account.answer_bytes
         for (kind, status, model), alike in groups.items():
             self._requests[kind.value, status] += len(alike.seconds)
             self._seconds[kind.value].observe_all(alike.seconds)
@@ -106,8 +106,8 @@ class RequestSums:
             first_byte=_spreads_of(self._first_byte),
             token_time=_spreads_of(self._token_time),
             tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
-            taken=self._taken,
-            sent=self._sent,
+            taken=self._taken_count,
+            sent=self._sent_count,
         )
 
     def _add_tokens(self, account: "Account", alike: _Alike) -> None:

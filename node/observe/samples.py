@@ -98,7 +98,7 @@ class QueueSamples:
         """Samples go into `history`; `recent` counts the refusals."""
         self._history = history
         self._recent = recent
-        self._own = own_peer
+        self._own_peer = own_peer
         self._busy = busy
         self._reports = reports
         self._now = now
@@ -113,14 +113,14 @@ class QueueSamples:
         """Record how many requests wait now, and the refusals since the previous sample."""
         queued: Counter[tuple[str, str]] = Counter()
         for service, load in self._busy.busy_loads().items():
-            queued[service.model, self._own] += load.queued
+            queued[service.model, self._own_peer] += load.queued
         # Reports of other nodes on models without requests here take no room.
         pairs = set(self._history.pairs())
         for model, node, count in self._recent.take_refused():
             # A caller that lists several models may give the first one any name.
-            if node != self._own or (model, node) in pairs or (model, node) in queued:
+            if node != self._own_peer or (model, node) in pairs or (model, node) in queued:
                 self._history.refused(model, node, count)
-        for other in {node for _, node in pairs} - {self._own}:
+        for other in {node for _, node in pairs} - {self._own_peer}:
             for model, waiting in self._rows(PeerId(other)):
                 if (model, other) in pairs:
                     queued[model, other] += waiting
@@ -164,17 +164,17 @@ class Refusals:
     """Counts that were logged of each event, and when; time is an argument."""
 
     def __init__(self) -> None:
-        self._told: Counter[str] = Counter()
-        self._last: dict[str, float] = {}
+        self._logged_counts: Counter[str] = Counter()
+        self._logged_at: dict[str, float] = {}
 
     def due(self, counts: Mapping[str, int], now: float) -> Iterable[tuple[str, int]]:
         """Yield the lines to be written now, each with its event's count since the previous line."""
         for event, line in LINES.items():
-            since = counts.get(event, 0) - self._told[event]
+            since = counts.get(event, 0) - self._logged_counts[event]
             quiet = WANTED.get(event, QUIET)
-            if since > 0 and now - self._last.get(event, float("-inf")) >= quiet:
-                self._told[event] += since
-                self._last[event] = now
+            if since > 0 and now - self._logged_at.get(event, float("-inf")) >= quiet:
+                self._logged_counts[event] += since
+                self._logged_at[event] = now
                 yield line, since
 
     async def watch(self, counted: Callable[[], Mapping[str, int]], now: Clock) -> None:

@@ -64,7 +64,7 @@ class Bootstrap:
         self._configured = tuple(configured)
         self._mesh = mesh
         self._choices: dict[str, bytes] = {}
-        self._changing = asyncio.Lock()
+        self._change_lock = asyncio.Lock()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Bootstrap:
     async def add(self, address: str) -> None:
         """Keep an address connected from now on; raise `ValueError`, `LimitReached` or `StoreUnavailable`."""
         peer_at(address)
-        async with self._changing:
+        async with self._change_lock:
             if len(self._choices) >= MAX_ADDRESSES and address not in self._choices:
                 raise LimitReached(f"{MAX_ADDRESSES} bootstrap addresses are the maximum")
             await self._choose(address, _KEPT)
@@ -92,7 +92,7 @@ class Bootstrap:
 
     async def remove(self, address: str) -> bool:
         """Stop keeping an address connected; return whether it was kept; raise `StoreUnavailable`."""
-        async with self._changing:
+        async with self._change_lock:
             if address not in self.addresses:
                 return False
             await self._choose(address, _REMOVED if address in self._configured else None)
@@ -124,7 +124,7 @@ AGAIN = 600.0
 NEWS = 60.0
 """Seconds until a changed reason is logged."""
 
-REASONS_TOLD = 3
+MAX_REASONS = 3
 
 _LOOK = 1.0
 _OWN = "it is this node's own address"
@@ -167,8 +167,8 @@ def summary(contacts: Sequence[Contact]) -> str:
     silent = [contact for contact in contacts if not contact.answers]
     text = f"{len(contacts) - len(silent)} of {len(contacts)} bootstrap addresses answer"
     reasons = [*dict.fromkeys(contact.why or _NO_ANSWER for contact in silent)]
-    more = "; …" if len(reasons) > REASONS_TOLD else ""
-    return f"{text}: {'; '.join(reasons[:REASONS_TOLD])}{more}" if reasons else text
+    more = "; …" if len(reasons) > MAX_REASONS else ""
+    return f"{text}: {'; '.join(reasons[:MAX_REASONS])}{more}" if reasons else text
 
 
 def shown(contacts: Sequence[Contact]) -> dict[str, Any]:

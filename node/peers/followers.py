@@ -19,7 +19,7 @@ from registry.service import Registry
 from router.dispatch import Router
 from router.peers.links import Links
 
-MOST = 500
+MAX_EVENTS = 500
 """Events that are remembered."""
 
 
@@ -52,11 +52,11 @@ class WatchedPeers(Protocol):
 class NodeEvents:
     """The latest changes of nodes' presence."""
 
-    def __init__(self, peers: WatchedPeers, wall: Clock, *, limit: int = MOST) -> None:
+    def __init__(self, peers: WatchedPeers, wall: Clock, *, limit: int = MAX_EVENTS) -> None:
         """`wall` returns Unix time."""
         self._peers = peers
         self._wall = wall
-        self._known: dict[PeerId, Presence] = {}
+        self._presences: dict[PeerId, Presence] = {}
         self.events: deque[NodeEvent] = deque(maxlen=limit)
         """The newest last."""
         self.count = 0
@@ -71,12 +71,12 @@ class NodeEvents:
             signed = self._peers.catalog.held.get(node)
             if signed is None:
                 # The node is forgotten; that it was lost or left is recorded here already.
-                self._known.pop(node, None)
+                self._presences.pop(node, None)
                 continue
-            presence, was = self._peers.presence(node), self._known.get(node)
+            presence, was = self._peers.presence(node), self._presences.get(node)
             if presence is was:
                 continue
-            self._known[node] = presence
+            self._presences[node] = presence
             health = self._peers.health_of(node)
             reason = REASONS[health.why] if health else ""
             self.events.append(

@@ -239,9 +239,9 @@ def assemble(welcome: Hello, doors: DescriptorSender, first: Sender[ToFirst]) ->
         settings.router,
         time.monotonic,
         random=random.random,
-        tasks=links.crew,
+        tasks=links.tasks,
         lingering=links.lingering,
-        questions=ReplicaQuestions(links, time.monotonic),
+        replica_asker=ReplicaQuestions(links, time.monotonic),
         lender=slots,
     )
     listeners: list[Changed] = [

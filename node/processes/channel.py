@@ -13,13 +13,13 @@ log = logging.getLogger("modelvine.processes")
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """Bytes that may wait for the other end to read them. Beyond that it is taken for dead, and the connection is closed."""
 
-Heard = TypeVar("Heard")
+Message = TypeVar("Message")
 
 
-class Channel(asyncio.Protocol, Generic[Heard]):
+class Channel(asyncio.Protocol, Generic[Message]):
     """One end. It closes when the other end does, and on a message that cannot be read."""
 
-    def __init__(self, read: Callable[[bytes], Heard], take: Callable[[Heard], None]) -> None:
+    def __init__(self, read: Callable[[bytes], Message], take: Callable[[Message], None]) -> None:
         """`read` parses a frame into a message; `take` is called with each message."""
         self._read = read
         self._take = take

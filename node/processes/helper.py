@@ -84,10 +84,10 @@ class _Helper:
 
     def __init__(self, ends: InheritedSockets) -> None:
         self._ends = ends
-        self._doors = DescriptorSender(ends.doors)
+        self._descriptor_sender = DescriptorSender(ends.doors)
         self._channel = Channel(read_by_helper, self._handle_message)
         self._parts: HelperParts | None = None
-        self._served: tuple[Listener, ...] = ()
+        self._listeners: tuple[Listener, ...] = ()
         self._certificate: Certificate | None = None
         self._has_initial_state = asyncio.Event()
         self._must_stop_accepting = asyncio.Event()
@@ -114,7 +114,7 @@ class _Helper:
                 memory.configure_collector()
                 self._channel.send(Ready())
                 await self._must_stop_accepting.wait()
-                _, public = self._served
+                _, public = self._listeners
                 await public.stop_accepting()
                 await self._must_exit.wait()
                 for task in work:
@@ -147,7 +147,7 @@ class _Helper:
         # The next run of the node needs the ports; callers in the middle of a stream are told that it ends.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
-                await asyncio.gather(*(served.close(within=0) for served in self._served))
+                await asyncio.gather(*(served.close(within=0) for served in self._listeners))
         os._exit(1)
 
     async def _serve(self, parts: HelperParts, closing: AsyncExitStack) -> None:
@@ -159,7 +159,7 @@ class _Helper:
         limit = TRUSTED_PER_NODE * settings.registry.max_nodes
         parts.listeners.append(trust_known_nodes(tls, parts.view, at_most=limit))
         limits, counts = settings.web, parts.metrics.connections
-        first = ConnectionPool(self._doors.dial(), settings.router)
+        first = ConnectionPool(self._descriptor_sender.dial(), settings.router)
         app = link_app(serving, parts.view, parts.keys, forward.link_routes(first, settings))
         link = await serve(app, self._ends.link, closing, limits, counts, tls=tls)
         forwarded = forward.routes(first, parts.access, settings)
@@ -169,12 +169,12 @@ class _Helper:
         self._certificate = configured_certificate(settings)
         shown = self._certificate
         http = await serve(public, self._ends.http, closing, limits, counts, certificate=shown)
-        self._served = (link, http)
+        self._listeners = (link, http)
 
     def _handle_message(self, message: ToHelper) -> None:
         if isinstance(message, Hello):
             logs.configure_as(message.settings.node)
-            self._parts = assemble(message, self._doors, self._channel)
+            self._parts = assemble(message, self._descriptor_sender, self._channel)
         elif self._parts is not None:
             self._apply_message(self._parts, message)
 

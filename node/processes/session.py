@@ -65,7 +65,7 @@ class HelperSlots:
     ) -> None:
         """`tasks` is dismissed before `end` is called."""
         self._lending = lending
-        self._crew = tasks
+        self._tasks = tasks
         self._helper = helper
         self._waiting: dict[int, asyncio.Task[None]] = {}
         self._lent: Counter[Service] = Counter()
@@ -107,7 +107,7 @@ class HelperSlots:
         if len(self._waiting) >= MAX_WAITING:
             self._helper.send(SlotRefused(message.number, "too many requests wait", 1.0))
             return
-        task = self._waiting[message.number] = self._crew.spawn(self._wait_for_slot(message))
+        task = self._waiting[message.number] = self._tasks.spawn(self._wait_for_slot(message))
         task.add_done_callback(lambda _: self._waiting.pop(message.number, None))
 
     async def _wait_for_slot(self, message: SlotAsked) -> None:
@@ -175,11 +175,11 @@ class HelperSession:
 
     def __init__(self, services: HelperServices) -> None:
         self._services = services
-        self._crew = BackgroundTasks()
+        self._tasks = BackgroundTasks()
         self._numbers = count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._channel = Channel(read_by_first, self._handle_message)
-        self._slots = HelperSlots(services.lending, self._crew, self._channel)
+        self._slots = HelperSlots(services.lending, self._tasks, self._channel)
         self._receiver: DescriptorReceiver | None = None
         self.ready = asyncio.Event()
         self.gone = asyncio.Event()
@@ -206,7 +206,7 @@ class HelperSession:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(ConnectionResetError("a helper has ended"))
-        await self._crew.cancel_all()
+        await self._tasks.cancel_all()
         self._slots.end()
 
     def send(self, message: ToHelper) -> None:
@@ -266,7 +266,7 @@ class HelperSession:
             case EvidenceShown() | RecordStale() | ProbeAsked():
                 self._handle_evidence(message)
             case ReachAsked(number, node):
-                self._crew.spawn(self._reach(number, node))
+                self._tasks.spawn(self._reach(number, node))
             case Ready():
                 self.ready.set()
 
@@ -287,6 +287,6 @@ class HelperSession:
     def _accept_connection(self, door: ConnectionUse, connection: socket.socket) -> None:
         match door:
             case ConnectionUse.HTTP:
-                self._crew.spawn(self._services.control.serve_connection(connection))
+                self._tasks.spawn(self._services.control.serve_connection(connection))
             case ConnectionUse.PIPE:
-                self._crew.spawn(lend_pipe(connection, self._services.peers))
+                self._tasks.spawn(lend_pipe(connection, self._services.peers))

@@ -199,7 +199,7 @@ class AgentsProvider:
 
     def __init__(self, plan: ProviderPlan, node: str) -> None:
         self._asker = Asker(node)
-        self._at_one_time = asyncio.Semaphore(plan.concurrency)
+        self._semaphore = asyncio.Semaphore(plan.concurrency)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the HTTP routes."""
@@ -221,7 +221,7 @@ class AgentsProvider:
         except BadRequest as bad:
             raise Fault(400, str(bad), param=bad.param) from bad
         ids, began = (new_id("turn_"), new_id("step_")), _now()
-        async with self._at_one_time:
+        async with self._semaphore:
             reply = await self._asker.post("/v1/chat/completions", chat)
         if reply.status in _BUSY or 400 <= reply.status <= 499:
             return passed(reply)

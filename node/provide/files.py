@@ -94,7 +94,7 @@ class Files:
         """`keep` is the limit of the bytes of all files. Incomplete files of a process that died are removed."""
         self.folder = folder
         self.table = table
-        self._bound = keep
+        self._max_bytes = keep
         # A single thread, so that writes to the database are serial and no event loop waits for the disk.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="provider")
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,8 +108,8 @@ class Files:
     async def require_room(self, size: int) -> None:
         """Raise `NoRoom` if the stored files leave no room for so many more bytes."""
         used = await self.run_in_thread(self.table.bytes_held)
-        if used + size > self._bound:
-            raise NoRoom(f"{used:,} of {self._bound:,} bytes are used by files: delete some")
+        if used + size > self._max_bytes:
+            raise NoRoom(f"{used:,} of {self._max_bytes:,} bytes are used by files: delete some")
 
     def path(self, id_: str) -> Path:
         """Return the path for a file's bytes."""

@@ -71,7 +71,7 @@ class LlamaStackHttp(Translator):
         """Recognise a server by its answer to an empty request: an error about missing fields."""
         url = self.url(worker, "inference")
         question = f"empty POST {url.path}"
-        result = await send_probe(self._places, worker, url, method="POST", body=b"{}")
+        result = await send_probe(self._pools, worker, url, method="POST", body=b"{}")
         if result.status not in _LACKING or not isinstance(result.json, dict):
             return Recognition(question, result.summary, silent=result.silent)
         services = await services_of(self._links, worker)

@@ -44,7 +44,7 @@ from router.http.exchange import (
 from router.http.heads import forwarded_head, header_lines
 from router.http.reply import Reply
 from router.http.service_call import is_answer, read_service
-from router.http.verbatim import headers_of as headers_in_words
+from router.http.verbatim import headers_of as verbatim_headers_of
 from router.openai.large_json import SMALL_BYTES
 from router.openai.sse import SILENT_BYTES, FirstDataDetector, Splitter
 from router.openai.usage import TEXT, has_stream_options
@@ -74,16 +74,16 @@ from router.translate.verbatim import Verbatim, accepts
 from router.worker_description import WorkerDescription
 from router.workers import Worker
 
-MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
+MAX_FAILURE_BYTES = 4 * MAX_REFUSAL_BYTES
 """The most bytes that are read of a failure: it contains the worker's own refusal twice, in JSON."""
 
-_TOLD = REFUSALS | {429, 500, 502, 503, 504, LOOP_DETECTED}
+_REPORTING = REFUSALS | {429, 500, 502, 503, 504, LOOP_DETECTED}
 """Statuses that report how a node's workers failed; all other statuses concern the two nodes themselves."""
 
 _AT_ONCE = TEXT | {Kind.EMBEDDING}
 _NO_PATIENCE, _MOST_PATIENCE = 0.001, 3_600.0
 _WAITS, _HOLDS = header_lines({WAIT: "1"}), header_lines({WAIT: READY})
-_TELLS = header_lines({USAGE: "1"})
+_USAGE_LINE = header_lines({USAGE: "1"})
 
 _CODES = frozenset({*range(1001, 1020), 5000})
 
@@ -141,7 +141,7 @@ class Peer:
         elif request.patience >= _NO_PATIENCE:
             lines += f"{PATIENCE}: {min(request.patience, _MOST_PATIENCE):.3f}\r\n"
         if request.stream and _wants_usage(request):
-            lines += _TELLS
+            lines += _USAGE_LINE
         if request.target is not None:
             target, model = calls.format_target(request.target), candidate.service.model
             lines += header_lines({TARGET: target, MODEL: model})
@@ -155,7 +155,7 @@ class Peer:
                     "the request is too long to be forwarded unchanged", param=original.needs
                 )
         head = forwarded_head(request, link.start(request.kind), len(body), lines)
-        return Call(link.place, head, body)
+        return Call(link.pool, head, body)
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
         """Return true: the registry's own probes find out whether nodes live."""
@@ -173,7 +173,7 @@ class Peer:
 class PeerCall:
     """A request to another node, entered once, with its answer."""
 
-    __slots__ = ("_candidate", "_links", "_peer", "_reply", "_request", "_sending", "_visit")
+    __slots__ = ("_candidate", "_links", "_peer", "_reply", "_request", "_sent_call", "_visit")
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class PeerCall:
         self._candidate = candidate
         self._reply = reply
         self._visit = links.visit(candidate.node)
-        self._sending: SentCall | None = None
+        self._sent_call: SentCall | None = None
 
     async def __aenter__(self) -> Answer:
         request, links = self._request, self._links
@@ -198,15 +198,15 @@ class PeerCall:
             call = self._peer.call(link, request, self._candidate)
             hides = _wants_usage(request)
             read = partial(_read, request=request, route=link.route, hides=hides)
-            self._sending = SentCall(call, links.settings, link.deadlines, read, self._reply)
-            return await self._sending.__aenter__()
+            self._sent_call = SentCall(call, links.settings, link.deadlines, read, self._reply)
+            return await self._sent_call.__aenter__()
         except (WorkerError, HttpError) as error:
             self._visit.record_failure(error)
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._sending is not None:
-            await self._sending.__aexit__(kind, error, trace)
+        if self._sent_call is not None:
+            await self._sent_call.__aexit__(kind, error, trace)
         if error is not None:
             self._visit.record_failure(error)
 
@@ -235,18 +235,18 @@ async def _read(exchange: Exchange, request: Request, route: Route, *, hides: bo
     answer.hides_usage = hides
     answer.load = remote_load.parse_load(exchange.header(LOAD))
     answer.service_time = service_time.parse_service_time(exchange.header(SERVICE_TIME))
-    if spoken := _answer_protocol(exchange, request.verbatim):
-        answer.verbatim = spoken
-        answer.headers = {**answer.headers, **headers_in_words(exchange)}
+    if protocol := _answer_protocol(exchange, request.verbatim):
+        answer.verbatim = protocol
+        answer.headers = {**answer.headers, **verbatim_headers_of(exchange)}
     return answer
 
 
 def _answer_protocol(exchange: Exchange, original: Verbatim | None) -> str:
     """Return the protocol that an answer is written in; raise `WorkerFailed` if it is not the caller's."""
-    spoken = exchange.header(VERBATIM)
-    if spoken and (original is None or spoken != original.protocol):
+    protocol = exchange.header(VERBATIM)
+    if protocol and (original is None or protocol != original.protocol):
         raise WorkerFailed("the other node answered in another protocol")
-    return spoken
+    return protocol
 
 
 def create(links: Links) -> Peer:
@@ -261,7 +261,7 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
         raw += chunk
         beginning = opening.feed(chunk)
         if beginning.startswith(b'{"error"'):
-            raw += await exchange.read_up_to(MAX_TOLD_BYTES)
+            raw += await exchange.read_up_to(MAX_FAILURE_BYTES)
             raise _error_in_stream(bytes(raw))
         if beginning:
             return exchange.answer(bytes(raw), route)
@@ -277,23 +277,23 @@ def _error_in_stream(raw: bytes) -> WorkerFailed:
         cleaned(peer_error.message) if peer_error else "the other node has no worker that answers"
     )
     error = WorkerFailed(message)
-    error.told = peer_error
+    error.peer_error = peer_error
     return error
 
 
 async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
-    if exchange.status not in _TOLD:
+    if exchange.status not in _REPORTING:
         if exchange.status == 404 or (exchange.status == 501 and kind in SERVICES):
             return _missing_model_error(await exchange.read_up_to(MAX_REFUSAL_BYTES), kind)
         if exchange.status == 403:
             # This node was lost or away until a moment ago, or is not admitted. In each case the worker has seen nothing.
             return WorkerAway("the other node does not admit this one now", hopeful=True)
         return await refusal(exchange)
-    body = await exchange.read_up_to(MAX_TOLD_BYTES)
+    body = await exchange.read_up_to(MAX_FAILURE_BYTES)
     peer_error = _read_peer_error(body, exchange) if exchange.ended else None
     error = _error_for_status(exchange, body[:MAX_REFUSAL_BYTES], peer_error)
     if not isinstance(error, WorkerLoading):
-        error.told = peer_error
+        error.peer_error = peer_error
     return error
 
 

@@ -24,9 +24,9 @@ from router.http.write_batch import WriteBatch
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
 
-_INWARD = memoryview(bytearray(256 * 1024))  # for all connections of event loops in one thread
-_LITTLE = _INWARD[:FULL_BYTES]
-
+# For all connections of event loops in one thread.
+_LARGE_BUFFER = memoryview(bytearray(256 * 1024))
+_SMALL_BUFFER = _LARGE_BUFFER[:FULL_BYTES]
 _PIECE_BYTES = 256 * 1024  # of a request's body, written to the transport at a time
 _NO_BODY, _FAILED = frozenset({204, 304}), 500
 _HEAD_END = b"\r\n\r\n"
@@ -44,38 +44,38 @@ class ConnectionOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _KnownHead:
-    """The newest head of a whole answer, and what was parsed from it; `tells`: whether a node reported on its worker in it."""
+    """The newest head of a whole answer, and what was parsed from it; `has_worker_lines`: a node reported on its worker in it."""
 
     head: heads.RepeatedHead
     status: int
     headers: AnswerHeaders
-    tells: bool
+    has_worker_lines: bool
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection. `home` gets it back each time it is free for the next request, and is told once when it is closed."""
+    """One connection. `owner` gets it back each time it is free for the next request, and is told once when it is closed."""
 
     __deletable__ = ("_parser",)  # mypyc asks
 
-    def __init__(self, home: "ConnectionOwner") -> None:
+    def __init__(self, owner: "ConnectionOwner") -> None:
         self.loop = asyncio.get_running_loop()
         """Cached: each call of `get_running_loop` costs a system call before Python 3.12."""
         self.can_run_inline = False
         """Whether the reader is woken only after all bytes read from the socket have been processed."""
         self.streamed = False
         """Whether the last answer came in chunks, without a length known in advance."""
-        self._home = home
+        self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
         self._reply: Reply | None = None
         self._bytes_without_body = 0
         self._headers = AnswerHeaders()
         self._known_head: _KnownHead | None = None
-        self._tries = heads.TRIES
+        self._tries_left = heads.TRIES
         self._until_close = False
         self._between_chunks = False
         """Whether the next byte is the first of a chunk."""
-        self._read_buffer = _LITTLE
+        self._read_buffer = _SMALL_BUFFER
         self._paused = False
         self._unsent = b""
         self._writing = False
@@ -142,9 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def set_large_reads(self, *, much: bool) -> None:
+    def set_large_reads(self, *, large: bool) -> None:
         """Read the socket in large pieces, or in pieces of the usual size."""
-        self._read_buffer = _INWARD if much else _LITTLE
+        self._read_buffer = _LARGE_BUFFER if large else _SMALL_BUFFER
 
     def resume_reading(self) -> None:
         """Read the socket again."""
@@ -195,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         """Take in bytes from a socket."""
-        self.data_received(_INWARD[:count])
+        self.data_received(_LARGE_BUFFER[:count])
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Take in bytes."""
@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(data, reply, begins=begins)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the current reply, if any, and tell `home`."""
+        """End the current reply, if any, and tell `owner`."""
         self._transport = None
         self.resume_writing()
         if self._spare is not None:
@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
                 reply.fail(HungUp("the other side closed the connection", untouched=untouched))
         # The parser refers to the connection: both would stay until the garbage collector runs.
         del self._parser
-        self._home.discard(self)
+        self._owner.discard(self)
 
     # Called by the parser.
 
@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._paused:
             self.resume_reading()
         if sent and stays and not transport.is_closing():
-            self._home.release(self)
+            self._owner.release(self)
         else:
             transport.abort()
 
@@ -327,13 +327,13 @@ class Connection(asyncio.BufferedProtocol):
     def _take_known_head(self, data: bytes | memoryview, reply: Reply, known: _KnownHead) -> bool:
         """Take in a whole answer whose head was parsed before on this connection, and return whether it was one."""
         whole, headers, cut_at = bytes(data), known.headers, 0
-        if known.tells and (other := heads.split_worker_lines(whole)) is not None:
-            whole, added, cut_at = other
+        if known.has_worker_lines and (split := heads.split_worker_lines(whole)) is not None:
+            whole, added, cut_at = split
             headers = headers.with_worker_headers(added)
         match = known.head.match(whole)
         if match is None or match[0] + match[1] != len(whole) or cut_at + len(_HEAD_END) > match[0]:
             return False
-        self._tries, self.streamed = heads.TRIES, False
+        self._tries_left, self.streamed = heads.TRIES, False
         # The length, request id and date in `headers` are those of the earlier answer; no reader uses them.
         reply.feed_complete(known.status, headers, whole[match[0] :])
         self._release(stays=True)
@@ -353,13 +353,13 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self, data: bytes | memoryview, reply: Reply, *, begins: bool) -> None:
         """Reset the parse state after a complete answer, whose head may be remembered, and wake its reader."""
         if begins:
-            self._tries -= 1
-            if self._tries >= 0:
+            self._tries_left -= 1
+            if self._tries_left >= 0:
                 self._remember(data, reply)
-            elif self._tries <= -heads.PARSED:
-                self._tries = 1
+            elif self._tries_left <= -heads.PARSED:
+                self._tries_left = 1
         self._bytes_without_body, self._until_close, self._between_chunks = 0, False, False
-        self._read_buffer = _LITTLE
+        self._read_buffer = _SMALL_BUFFER
         if self._headers:
             self._headers = AnswerHeaders()
         reply.wake()
@@ -389,12 +389,12 @@ def _poll_unread(transport: asyncio.Transport) -> select.poll:
 
 def _known_head_of(head: bytes, reply: Reply) -> _KnownHead | None:
     """Return a head and its headers, without a node's reports on its worker, which differ each time."""
-    headers, other = reply.headers, heads.split_worker_lines(head)
-    if other is not None:
-        head, added, _ = other
+    headers, split = reply.headers, heads.split_worker_lines(head)
+    if split is not None:
+        head, added, _ = split
         headers = AnswerHeaders({n: v for n, v in headers.items() if n not in added})
     # A head with a second pair of these lines is not remembered: of two headers with one name the last counts.
     twice = heads.has_worker_lines(head)
     if twice or (repeated := heads.repeated_head_of(head, dated=True)) is None:
         return None
-    return _KnownHead(repeated, reply.status, headers, other is not None)
+    return _KnownHead(repeated, reply.status, headers, split is not None)

@@ -30,25 +30,25 @@ class CutThrough:
     __slots__ = (
         "_passed",
         "_transport",
-        "each",
-        "held",
+        "buffers",
         "is_active",
-        "known",
-        "seen",
+        "observers",
+        "on_chunk",
         "sent",
         "signs",
+        "take_known",
     )
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self.signs: list[bytes] = []
         """Byte strings; events that contain one of them take the ordinary path."""
-        self.known: Callable[[bytes], bool] | None = None
-        """Takes in events that it knows to need no further look, and returns whether it did; else they are shown to `seen`."""
-        self.each: Callable[[], object] | None = None
+        self.take_known: Callable[[bytes], bool] | None = None
+        """Takes in events if it knows that they need no further look, and returns whether it did; else `observers` see them."""
+        self.on_chunk: Callable[[], object] | None = None
         """Called for each chunk that passes."""
-        self.seen: list[Callable[[list[bytes]], object]] = []
+        self.observers: list[Callable[[list[bytes]], object]] = []
         """Called with the events of a few chunks that passed, in a list that is never changed."""
-        self.held: list[WholeEvents] = []
+        self.buffers: list[WholeEvents] = []
         """Buffers of the ordinary path that keep the beginnings of events."""
         self.is_active = False
         """Whether chunks are passed on; if not, none is left to show."""
@@ -66,8 +66,8 @@ class CutThrough:
 
     def resume(self) -> None:
         """Pass on what comes, unless the ordinary path holds the beginning of an event."""
-        for events in self.held:
-            if events.held:
+        for buffer in self.buffers:
+            if buffer.held:
                 return
         self.is_active = True
 
@@ -84,17 +84,17 @@ class CutThrough:
         if transport.is_closing() or transport.get_write_buffer_size():
             return False
         events = data[len(size) : -2]
-        is_known = self.known is not None and self.known(events)
+        is_known = self.take_known is not None and self.take_known(events)
         if not is_known and self._has_sign(events):
             return False
         transport.write(data)
         self.sent += len(events)
-        if self.each is not None:
-            self.each()
+        if self.on_chunk is not None:
+            self.on_chunk()
         if not is_known:
             self._passed.append(events)
             # What is known has to be taken in after it.
-            if self.known is not None or len(self._passed) >= SHOWN_TOGETHER:
+            if self.take_known is not None or len(self._passed) >= SHOWN_TOGETHER:
                 self._show()
         return True
 
@@ -106,12 +106,12 @@ class CutThrough:
         """Have events that contain `sign` take the ordinary path."""
         if sign not in self.signs:
             self.signs.append(sign)
-            self.known = None
+            self.take_known = None
 
     def _show(self) -> None:
         passed, self._passed = self._passed, []
-        for listener in self.seen:
-            listener(passed)
+        for observe in self.observers:
+            observe(passed)
 
 
 def _size_of(data: bytes) -> bytes:

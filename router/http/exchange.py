@@ -56,7 +56,7 @@ LOOP_DETECTED = 508
 class Call:
     """One outgoing request."""
 
-    place: ConnectionPool
+    pool: ConnectionPool
     head: bytes
     body: bytes
 
@@ -68,21 +68,21 @@ class Exchange:
         self,
         reply: Reply,
         settings: RouterSettings,
-        ends: float,
+        deadline: float,
         timers: Timers,
     ) -> None:
         self._reply = reply
         self._settings = settings
-        self._ends = ends
+        self._deadline = deadline
         self._loop = timers.loop
         self._timers = timers
-        self._slot: int | None = None
-        self._waiting = math.inf
+        self._timer_slot: int | None = None
+        self._idle_since = math.inf
         self._overdue = ""
         self.broken: AnswerBroken | None = None
         self.status = reply.status
         facts = facts_of(reply.headers)
-        self.content_type, self._shown = facts.content_type, facts.shown
+        self.content_type, self._headers = facts.content_type, facts.shown
         self.streamed = self.content_type.startswith(EVENT_STREAM)
         self.length = reply.length
 
@@ -131,7 +131,7 @@ class Exchange:
         if length is not None and length > self._settings.max_answer_bytes:
             raise WorkerFailed("the answer is longer than `max_answer_bytes`")
         rest = NOTHING if self.ended else self.rest(len(first))
-        return Answer(self.status, self.content_type, first, rest, route, length, self._shown)
+        return Answer(self.status, self.content_type, first, rest, route, length, self._headers)
 
     def drop_headers(self) -> None:
         """Drop the headers: the answer has been made of them."""
@@ -141,18 +141,18 @@ class Exchange:
         """Return the rest of the answer; `taken` bytes have been passed on before."""
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
         # A dialect that rewrites the answer calls this a second time.
-        if self._slot is None:
-            due = self._ends - self._loop.time()
-            self._slot = self._timers.start(self, min(due, self._settings.idle_timeout))
+        if self._timer_slot is None:
+            due = self._deadline - self._loop.time()
+            self._timer_slot = self._timers.start(self, min(due, self._settings.idle_timeout))
         return Rest(self, self._reply, left)
 
     def start_idle_timer(self) -> None:
         """Start to measure silence."""
-        self._waiting = self._loop.time()
+        self._idle_since = self._loop.time()
 
     def stop_idle_timer(self) -> None:
         """Stop measuring silence: something came, and is being passed on."""
-        self._waiting = math.inf
+        self._idle_since = math.inf
 
     def broken_off_error(self) -> AnswerBroken:
         """Return the error that says why nothing more comes."""
@@ -165,19 +165,19 @@ class Exchange:
 
     def close(self) -> None:
         """Release the connection: to the pool if the answer is complete, cut otherwise."""
-        if self._slot is not None:
-            self._timers.stop(self, self._slot)
+        if self._timer_slot is not None:
+            self._timers.stop(self, self._timer_slot)
         self._reply.close()
 
     def fire(self) -> None:
         """Check the time limits now and then, since restarting a timer for every chunk would cost more."""
         now = self._loop.time()
         silent = self._settings.idle_timeout
-        due = min(self._ends, min(self._waiting, now) + silent)
+        due = min(self._deadline, min(self._idle_since, now) + silent)
         if due > now:
-            self._slot = self._timers.start(self, due - now)
+            self._timer_slot = self._timers.start(self, due - now)
             return
-        if self._ends <= now:
+        if self._deadline <= now:
             self._overdue = f"no end within {self._settings.total_timeout:g} s"
         else:
             self._overdue = f"no byte for {silent:g} s"
@@ -187,12 +187,12 @@ class Exchange:
 class Rest(Flow):
     """The rest of an answer, as it comes."""
 
-    __slots__ = ("_exchange", "_left", "_reply")
+    __slots__ = ("_bytes_left", "_exchange", "_reply")
 
     def __init__(self, exchange: Exchange, reply: Reply, left: float) -> None:
         self._exchange = exchange
         self._reply = reply
-        self._left = left
+        self._bytes_left = left
 
     async def __anext__(self) -> bytes:
         self._exchange.start_idle_timer()
@@ -202,15 +202,15 @@ class Rest(Flow):
             raise self._exchange.broken_off_error() from error
         if not chunk:
             raise StopAsyncIteration
-        return self._taken(chunk)
+        return self._count_chunk(chunk)
 
     def read_nowait(self) -> tuple[bytes, bool]:
         """Return what has come, which may be nothing, and whether it is over; start to wait for more. Raise `AnswerBroken`."""
         reply = self._reply
         chunk = reply.read_nowait()
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise self._too_long()
+        self._bytes_left -= len(chunk)
+        if self._bytes_left < 0:
+            raise self._too_long_error()
         if reply.full:
             reply.resume_reading()
         self._exchange.start_idle_timer()
@@ -223,7 +223,7 @@ class Rest(Flow):
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Measure silence anew from each chunk that passes."""
-        cut_through.each = self._exchange.start_idle_timer
+        cut_through.on_chunk = self._exchange.start_idle_timer
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Set or remove the listener for news; without one silence does not count. What `cut_through` takes is no news."""
@@ -233,14 +233,14 @@ class Rest(Flow):
         else:
             self._exchange.start_idle_timer()
 
-    def _taken(self, chunk: bytes) -> bytes:
+    def _count_chunk(self, chunk: bytes) -> bytes:
         self._exchange.stop_idle_timer()
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise self._too_long()
+        self._bytes_left -= len(chunk)
+        if self._bytes_left < 0:
+            raise self._too_long_error()
         return chunk
 
-    def _too_long(self) -> AnswerBroken:
+    def _too_long_error(self) -> AnswerBroken:
         return self._exchange.mark_broken("the answer is longer than `max_answer_bytes`")
 
 
@@ -272,17 +272,17 @@ class SentCall:
 
     async def __aenter__(self) -> Answer:
         call, settings, loop = self._call, self._settings, self._deadlines.loop
-        ends = loop.time() + settings.total_timeout
+        deadline = loop.time() + settings.total_timeout
         try:
             async with self._deadlines.within(
                 min(settings.first_byte_timeout, settings.total_timeout)
             ):
                 reply = self._reply
                 if reply is None:
-                    reply = await call.place.ask(call.head, call.body)
+                    reply = await call.pool.ask(call.head, call.body)
                 else:
                     await reply.wait_for_head_or_abort()
-                self._exchange = Exchange(reply, settings, ends, self._deadlines.timers)
+                self._exchange = Exchange(reply, settings, deadline, self._deadlines.timers)
                 self._exchange.check_encoding()
                 answer = await self._read(self._exchange)
         except BaseException as error:

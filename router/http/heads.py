@@ -99,16 +99,18 @@ _DATE: Final = re.compile(
 )
 
 # Both lines together, as nodes write them.
-_TELLS: Final = b"\r\n%b: " % LOAD.encode()
-_TELLS_TIME: Final = b"%b: " % SERVICE_TIME.encode()
+_LOAD_LINE: Final = b"\r\n%b: " % LOAD.encode()
+_TIME_LINE: Final = b"%b: " % SERVICE_TIME.encode()
 _LONGEST_LOAD, _LONGEST_TIME = 100, 400
-_TOLD_NAMES: Final = LOAD.encode(), SERVICE_TIME.encode()
+_WORKER_NAMES: Final = LOAD.encode(), SERVICE_TIME.encode()
 
 
 class RepeatedHead:
     """A head in which only the length, a request id of 32 hexadecimal digits before it, and a date, if `dated`, may differ."""
 
-    __slots__ = ("_after", "_before", "_between", "_date", "_dated", "_id_at", "_id_end", "_left", "_length_at")  # fmt: skip
+    __slots__ = (
+        "_after", "_after_length", "_before", "_between", "_date", "_dated", "_id_at", "_id_end", "_length_at",
+    )  # fmt: skip
 
     def __init__(self, before: bytes, between: bytes, after: bytes, *, dated: bool) -> None:
         """Take the bytes before the id, between it and the length, and after that; `between` is empty if there is no id."""
@@ -116,19 +118,19 @@ class RepeatedHead:
         self._before = before
         self._between = between
         self._after = after
-        self._left = len(after)
+        self._after_length = len(after)
         self._id_at = len(before)
         self._id_end = self._id_at + _ID_BYTES if between else self._id_at
         self._length_at = self._id_end + len(between)
 
     def match(self, data: bytes) -> tuple[int, int, bytes] | None:
         """Return the end of the head that `data` begins with, the body's length and the request id; `None` for another head."""
-        match = self._found_in(data)
+        match = self._match(data)
         if match is None and self._dated and self._take_date(data):
-            match = self._found_in(data)
+            match = self._match(data)
         return match
 
-    def _found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
+    def _match(self, data: bytes) -> tuple[int, int, bytes] | None:
         if not data.startswith(self._before):
             return None
         id_ = b""
@@ -145,7 +147,7 @@ class RepeatedHead:
         # Leading zeros are refused: a parser that reads octal would see another length.
         if end == begin or (data[begin] == _ZERO and end > begin + 1):
             return None
-        ends = end + self._left
+        ends = end + self._after_length
         return (ends, length, id_) if data[end:ends] == self._after else None
 
     def _take_date(self, data: bytes) -> bool:
@@ -181,17 +183,17 @@ def split_worker_lines(data: bytes) -> tuple[bytes, Mapping[str, str], int] | No
 
     Return `None` if it has none near its beginning. The caller has to check that its head does not end before them.
     """
-    start = data.find(_TELLS, 0, MOST_BYTES)
+    start = data.find(_LOAD_LINE, 0, MOST_BYTES)
     if start < 0:
         return None
-    begin = start + len(_TELLS)
+    begin = start + len(_LOAD_LINE)
     behind = data.find(b"\r\n", begin, MOST_BYTES)
     if behind < 0:
         return None
     load = _word(data[begin:behind], _LONGEST_LOAD)
     reported = {LOAD: load}
-    begin = behind + 2 + len(_TELLS_TIME)
-    if data[behind + 2 : begin] == _TELLS_TIME:
+    begin = behind + 2 + len(_TIME_LINE)
+    if data[behind + 2 : begin] == _TIME_LINE:
         behind = data.find(b"\r\n", begin, MOST_BYTES)
         if behind < 0:
             return None
@@ -205,13 +207,13 @@ def split_worker_lines(data: bytes) -> tuple[bytes, Mapping[str, str], int] | No
     )
 
 
-def _word(value: bytes, most: int) -> str:
+def _word(value: bytes, limit: int) -> str:
     """Return a value as text if it is one word of printable ASCII, of so many bytes at most; else an empty text."""
-    text = value.decode("ascii", "replace") if len(value) <= most else ""
+    text = value.decode("ascii", "replace") if len(value) <= limit else ""
     return text if text.isascii() and text.isprintable() and " " not in text else ""
 
 
 def has_worker_lines(head: bytes) -> bool:
     """Return whether a head has a line in which a node reports on its worker, however it is written."""
     lower = head.lower()
-    return any(name in lower for name in _TOLD_NAMES)
+    return any(name in lower for name in _WORKER_NAMES)

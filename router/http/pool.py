@@ -38,7 +38,7 @@ WORKERS_REST_SECONDS = 0.5
 """Seconds for which a connection is left alone after an answer, while its worker is not known to keep it open."""
 
 _IDLE_SECONDS = 15.0
-_PLACES = 4096
+_MAX_POOLS = 4096
 _REPEATABLE = b"GET "
 
 Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
@@ -77,20 +77,20 @@ class ConnectionPool:
         After other answers they rest once one was closed within that time.
         """
         self._dial = dial
-        self._keep = idle
-        self._rest = rest
+        self._idle_timeout = idle
+        self._rest_seconds = rest
         self._kept_open = [True, rest == 0]
         """Whether connections are kept open after answers in one piece, and after streams."""
         self._limit = settings.connections_per_worker
         self._connect_timeout = settings.connect_timeout
-        self._known: dict[Connection, None] = {}
+        self._connections: dict[Connection, None] = {}
         self._idle: dict[Connection, float] = {}
         """Connections for the next requests, with the time when each was freed, the newest last."""
         self._resting: dict[Connection, float] = {}
         """Connections that rest, the oldest first."""
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self.batch = WriteBatch()
         """Batch in which requests that begin at once are written."""
         self.closed = self._retired = False
@@ -98,12 +98,12 @@ class ConnectionPool:
     @property
     def is_unused(self) -> bool:
         """Whether it has no connection."""
-        return not (self._known or self._dialling)
+        return not (self._connections or self._dialling)
 
     @property
     def has_room(self) -> bool:
         """Whether another connection may be opened."""
-        return len(self._known) + self._dialling < self._limit
+        return len(self._connections) + self._dialling < self._limit
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request; return the answer once its head is there, or raise `HttpError`."""
@@ -126,11 +126,11 @@ class ConnectionPool:
         # The most recently used connection is the most likely to be still open.
         while self._idle:
             connection, since = self._idle.popitem()
-            quiet = connection.is_reusable
-            if quiet and connection.loop.time() - since < self._keep:
+            reusable = connection.is_reusable
+            if reusable and connection.loop.time() - since < self._idle_timeout:
                 self._kept_open[connection.streamed] = True
                 return connection
-            if not quiet:
+            if not reusable:
                 self._note_early_close(connection, since)
             connection.abort()
         return None
@@ -142,9 +142,9 @@ class ConnectionPool:
     def close(self) -> None:
         """Cut every connection, and end all waits for one."""
         self.closed = self._retired = True
-        if self._sweep is not None:
-            self._sweep.cancel()
-        for connection in self._known:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in self._connections:
             connection.abort()
         self._idle.clear()
         self._resting.clear()
@@ -170,18 +170,18 @@ class ConnectionPool:
         if self._retired:
             connection.abort()
             return
-        lies = self._idle if self._kept_open[connection.streamed] else self._resting
-        lies[connection] = connection.loop.time()
-        if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(self._keep, self._close_expired)
+        target = self._idle if self._kept_open[connection.streamed] else self._resting
+        target[connection] = connection.loop.time()
+        if self._sweep_timer is None:
+            self._schedule_sweep()
         if self._waiting:
             self._wake_next()
 
     def discard(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
-        self._known.pop(connection, None)
-        for lying in (self._idle, self._resting):
-            if (since := lying.pop(connection, None)) is not None:
+        self._connections.pop(connection, None)
+        for connections in (self._idle, self._resting):
+            if (since := connections.pop(connection, None)) is not None:
                 self._note_early_close(connection, since)
         self._wake_next()
 
@@ -225,7 +225,7 @@ class ConnectionPool:
         finally:
             self._dialling -= 1
             self._wake_next()
-        self._known[connection] = None
+        self._connections[connection] = None
         return connection
 
     def _end_rest(self) -> None:
@@ -234,14 +234,14 @@ class ConnectionPool:
         while resting:
             connection = next(iter(resting))
             rested = connection.loop.time() - resting[connection]
-            if rested < self._rest and not self._kept_open[connection.streamed]:
+            if rested < self._rest_seconds and not self._kept_open[connection.streamed]:
                 return
             self._idle[connection] = resting.pop(connection)
 
     def _note_early_close(self, connection: Connection, since: float) -> None:
         """Let connections rest from now on after answers like that after which the other side closed one, if it did so early."""
         streamed = connection.streamed
-        early = connection.loop.time() - since < self._rest
+        early = connection.loop.time() - since < self._rest_seconds
         if early and self._kept_open[streamed]:
             self._kept_open[streamed] = False
             for other in [c for c in self._idle if c.streamed == streamed]:
@@ -254,15 +254,19 @@ class ConnectionPool:
                 future.set_result(None)
                 return
 
-    def _close_expired(self) -> None:
+    def _schedule_sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        for lying in (self._idle, self._resting):
-            for connection in [c for c, since in lying.items() if now - since >= self._keep]:
-                del lying[connection]
+        self._sweep_timer = loop.call_later(self._idle_timeout, self._close_expired)
+
+    def _close_expired(self) -> None:
+        oldest = asyncio.get_running_loop().time() - self._idle_timeout
+        for connections in (self._idle, self._resting):
+            for connection in [c for c, since in connections.items() if since <= oldest]:
+                del connections[connection]
                 connection.abort()
-        lies = self._idle or self._resting
-        self._sweep = loop.call_later(self._keep, self._close_expired) if lies else None
+        self._sweep_timer = None
+        if self._idle or self._resting:
+            self._schedule_sweep()
 
 
 def _reason_of(error: OSError) -> str:
@@ -278,7 +282,7 @@ class WorkerPools:
     def __init__(self, settings: RouterSettings, guard: SsrfGuard) -> None:
         self._settings = settings
         self._guard = guard
-        self._places: dict[Origin, ConnectionPool] = {}
+        self._pools: dict[Origin, ConnectionPool] = {}
 
     def pool_for(self, url: URL) -> ConnectionPool:
         """Return the connections to the host and port of a URL."""
@@ -286,23 +290,23 @@ class WorkerPools:
 
     def pool_at(self, origin: Origin) -> ConnectionPool:
         """Return the connections to a host and port."""
-        pool = self._places.get(origin)
+        pool = self._pools.get(origin)
         return self._add(origin) if pool is None else pool
 
     def _add(self, origin: Origin) -> ConnectionPool:
-        if len(self._places) >= _PLACES:
-            self._places = {o: p for o, p in self._places.items() if not p.is_unused}
+        if len(self._pools) >= _MAX_POOLS:
+            self._pools = {o: p for o, p in self._pools.items() if not p.is_unused}
         scheme, host, port = origin
         context = public_context() if scheme == "https" else None
         dial = tcp_dialer(host, port, context, objection=self._guard.objection)
-        pool = self._places[origin] = ConnectionPool(
+        pool = self._pools[origin] = ConnectionPool(
             dial, self._settings, idle=WORKERS_IDLE_SECONDS, rest=WORKERS_REST_SECONDS
         )
         return pool
 
     def close(self) -> None:
         """Cut every connection."""
-        for pool in self._places.values():
+        for pool in self._pools.values():
             pool.close()
 
 

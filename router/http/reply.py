@@ -26,7 +26,7 @@ class Source(Protocol):
     def resume_reading(self) -> None:
         """Read the socket again."""
 
-    def set_large_reads(self, *, much: bool) -> None:
+    def set_large_reads(self, *, large: bool) -> None:
         """Read the socket in large pieces, or in pieces of the usual size."""
 
     def abort(self) -> None:
@@ -105,7 +105,7 @@ class Reply:
         pieces: list[bytes] = []
         size = 0
         if self._connection is not None:
-            self._connection.set_large_reads(much=limit >= FULL_BYTES)
+            self._connection.set_large_reads(large=limit >= FULL_BYTES)
         try:
             while size <= limit and not self.ended:
                 self.wake_threshold = limit + 1 - size
@@ -115,7 +115,7 @@ class Reply:
         finally:
             self.wake_threshold = 0
             if self._connection is not None:
-                self._connection.set_large_reads(much=False)
+                self._connection.set_large_reads(large=False)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def peek(self) -> bytes | None:

@@ -33,7 +33,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._due: dict[int, dict[Timed, None]] = {}  # in the order in which they began
-        self._own: dict[Timed, asyncio.TimerHandle] = {}
+        self._short: dict[Timed, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -48,18 +48,18 @@ class Timers:
         """Fire `timed` once in so many seconds, and return the slot that `stop` needs. Each has one timer at a time."""
         loop = self.loop
         if seconds < SHORT:
-            self._own[timed] = loop.call_later(seconds, self._fire, timed)
+            self._short[timed] = loop.call_later(seconds, self._fire, timed)
             return _OWN
         slot = math.ceil((loop.time() + seconds) / GRAIN)
         self._due.setdefault(slot, {})[timed] = None
         if self._timer is None:
-            self._timer = loop.call_later(GRAIN, self._look)
+            self._timer = loop.call_later(GRAIN, self._check)
         return slot
 
     def stop(self, timed: Timed, slot: int) -> None:
         """Cancel the timer of `timed`; do nothing if it has fired."""
         if slot == _OWN:
-            handle = self._own.pop(timed, None)
+            handle = self._short.pop(timed, None)
             if handle is not None:
                 handle.cancel()
             return
@@ -71,20 +71,20 @@ class Timers:
 
     def waiting(self) -> list[Timed]:
         """Return all that are to fire."""
-        return [*self._own, *(timed for waiting in self._due.values() for timed in waiting)]
+        return [*self._short, *(timed for waiting in self._due.values() for timed in waiting)]
 
     def _fire(self, timed: Timed) -> None:
-        del self._own[timed]
+        del self._short[timed]
         timed.fire()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = math.floor(self.loop.time() / GRAIN)
         try:
             for slot in [slot for slot in self._due if slot <= now]:
                 self._fire_all(slot)
         finally:
             # An idle node has no timer.
-            self._timer = self.loop.call_later(GRAIN, self._look) if self._due else None
+            self._timer = self.loop.call_later(GRAIN, self._check) if self._due else None
 
     def _fire_all(self, slot: int) -> None:
         waiting = self._due[slot]
@@ -123,14 +123,14 @@ class Deadlines:
 class _Deadline:
     """Deadline of one body, which behaves like `asyncio.timeout`."""
 
-    __slots__ = ("_cancelling", "_passed", "_seconds", "_slot", "_task", "_timers")
+    __slots__ = ("_cancelling", "_outcome", "_seconds", "_task", "_timer_slot", "_timers")
 
     _task: "asyncio.Task[object]"
 
     def __init__(self, timers: Timers, seconds: float) -> None:
         self._timers = timers
         self._seconds = seconds
-        self._passed: type[TimeoutError] | None = None
+        self._outcome: type[TimeoutError] | None = None
 
     async def __aenter__(self) -> "_Deadline":
         task = asyncio.current_task(self._timers.loop)
@@ -138,7 +138,7 @@ class _Deadline:
             raise RuntimeError("a deadline needs a task to cancel")
         self._task = task
         self._cancelling = task.cancelling()
-        self._slot = self._timers.start(self, self._seconds)
+        self._timer_slot = self._timers.start(self, self._seconds)
         return self
 
     async def __aexit__(
@@ -147,11 +147,11 @@ class _Deadline:
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        self._timers.stop(self, self._slot)
+        self._timers.stop(self, self._timer_slot)
         # The task may have been cancelled from elsewhere as well; then that cancellation counts.
-        timed_out = self._passed is not None and self._task.uncancel() <= self._cancelling
+        timed_out = self._outcome is not None and self._task.uncancel() <= self._cancelling
         if timed_out and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise (self._passed or TimeoutError) from error
+            raise (self._outcome or TimeoutError) from error
 
     def fire(self) -> None:
         """End the body with `TimeoutError`."""
@@ -159,6 +159,6 @@ class _Deadline:
 
     def expire(self, outcome: type[TimeoutError]) -> None:
         """End the body with `outcome`, unless it was ended already."""
-        if self._passed is None:
-            self._passed = outcome
+        if self._outcome is None:
+            self._outcome = outcome
             self._task.cancel()

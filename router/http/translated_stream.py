@@ -49,10 +49,10 @@ async def begin_answer(
     splitter = Splitter(max_event_bytes=max_event_bytes)
     events, _ = await read_first_events(exchange, splitter)
     form = form.with_fingerprint(events[0])
-    pen = _StreamWriter(reader, form)
-    first = form.opening() + pen.write(events[:1])
+    writer = _StreamWriter(reader, form)
+    first = form.opening() + writer.write(events[:1])
     answer = exchange.answer(first, Route.LOCAL)
-    answer.rest = _rest(exchange, pen, splitter, events[1:])
+    answer.rest = _rest(exchange, writer, splitter, events[1:])
     return answer
 
 
@@ -75,21 +75,21 @@ async def read_first_events(exchange: Exchange, splitter: Splitter) -> tuple[lis
 
 
 async def _rest(
-    exchange: Exchange, pen: "_StreamWriter", splitter: Splitter, pending: list[bytes]
+    exchange: Exchange, writer: "_StreamWriter", splitter: Splitter, pending: list[bytes]
 ) -> AsyncGenerator[bytes, None]:
     """Translate into OpenAI's form what comes after the first event; raise `AnswerBroken`."""
-    reader = pen.reader
+    reader = writer.reader
     chunks = exchange.rest(0)
     try:
-        if written := pen.write(pending):
+        if written := writer.write(pending):
             yield written
         while not reader.ended and (chunk := await anext(chunks, b"")):
             events = [event.data for event in splitter.feed(chunk) if event.data]
-            if written := pen.write(events):
+            if written := writer.write(events):
                 yield written
         if not reader.ended:
             events = [event.data for event in splitter.finish() if event.data]
-            if written := pen.write(events, last=True):
+            if written := writer.write(events, last=True):
                 yield written
     except AnswerBroken:
         raise

@@ -22,7 +22,7 @@ from router.http.probe import MAX_PROXY_BYTES, send_probe
 from router.http.service_call import call_service
 from router.http.translated_stream import begin_answer, check_status
 from router.http.verbatim import MAX_ANSWER_BYTES, PassThrough
-from router.http.verbatim import read as passing_on
+from router.http.verbatim import read as read_verbatim
 from router.large_bodies import in_thread_if_large
 from router.openai.body import OURS, parse_json_object, without_fields
 from router.openai.text_writer import Event, TextForm
@@ -77,10 +77,10 @@ class Translator:
     def __init__(self, links: Links, mapping: ProtocolMapping) -> None:
         self._mapping = mapping
         self._links = links
-        self._places = links.workers
+        self._pools = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
-        self._streamers = OptionSupport(b"stream", b"event-stream")
+        self._stream_support = OptionSupport(b"stream", b"event-stream")
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
@@ -115,7 +115,7 @@ class Translator:
     async def alive(self, worker: Worker) -> bool:
         """Return whether the worker answers at its first path, whatever the status, and not a proxy in its place."""
         url = self.url(worker, self._mapping.paths[0])
-        return (await send_probe(self._places, worker, url, at_most=MAX_PROXY_BYTES)).alive
+        return (await send_probe(self._pools, worker, url, at_most=MAX_PROXY_BYTES)).alive
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
         """Return 0, for unknown: most protocols have no field for it."""
@@ -136,18 +136,18 @@ class Translator:
             return await open_.enter_async_context(self._whole(pending, mapped.bodies))
         if mapped.unstreamed is None:
             return await open_.enter_async_context(self._stream(pending))
-        if not self._streamers.should_send(api, now):
+        if not self._stream_support.should_send(api, now):
             return await open_.enter_async_context(self._whole(pending, (mapped.unstreamed,)))
         try:
             answer = await open_.enter_async_context(self._stream(pending))
         except WorkerRejected as refused:
-            if not self._streamers.may_be_due_to_option(api, refused.status, refused.body):
+            if not self._stream_support.may_be_due_to_option(api, refused.status, refused.body):
                 raise
         else:
-            self._streamers.record_accepted(api)
+            self._stream_support.record_accepted(api)
             return answer
         answer = await open_.enter_async_context(self._whole(pending, (mapped.unstreamed,)))
-        self._streamers.record_refused(api, now)
+        self._stream_support.record_refused(api, now)
         return answer
 
     async def _verbatim(
@@ -168,7 +168,7 @@ class Translator:
 
         async def read(exchange: Exchange) -> Answer:
             limit = self._settings.max_event_bytes
-            return await passing_on(
+            return await read_verbatim(
                 exchange, passing, original, streams=request.stream, max_event_bytes=limit
             )
 
@@ -200,13 +200,13 @@ class Translator:
         async def read(exchange: Exchange) -> Answer:
             await check_status(exchange)
             if exchange.streamed:
-                reader = ChoiceReader(pending.asked, self._mapping.part)
+                reader = ChoiceReader(pending.text_request, self._mapping.part)
                 return await begin_answer(
                     exchange, reader, pending.form, self._settings.max_event_bytes
                 )
             # A worker that does not stream sends all of it at once.
             events = await self._read_whole(pending, 0, exchange)
-            return complete_text_answer(pending.asked, pending.form, events)
+            return complete_text_answer(pending.text_request, pending.form, events)
 
         path, body = pending.mapped.path, orjson.dumps(pending.mapped.bodies[0])
         call = self._call(pending.worker, pending.request, path, body, accept=_STREAMED)
@@ -216,11 +216,11 @@ class Translator:
     async def _whole(
         self, pending: "_TextInFlight", bodies: Sequence[Mapping[str, object]]
     ) -> AsyncIterator[Answer]:
-        ends = time.monotonic() + self._settings.total_timeout
+        deadline = time.monotonic() + self._settings.total_timeout
         events: list[Event] = []
         # Written one by one: many choices of a long chat would not fit into memory.
         for number, body in enumerate(bodies):
-            if time.monotonic() > ends:
+            if time.monotonic() > deadline:
                 raise WorkerTimeout("answer", self._settings.total_timeout)
 
             async def read(exchange: Exchange, number: int = number) -> Answer:
@@ -233,7 +233,7 @@ class Translator:
             call = self._call(pending.worker, pending.request, path, written, accept=_JSON)
             async with SentCall(call, self._settings, self._deadlines, read):
                 pass
-        yield complete_text_answer(pending.asked, pending.form, events)
+        yield complete_text_answer(pending.text_request, pending.form, events)
 
     def _call(
         self, worker: Worker, request: Request, path: str, body: bytes, *, accept: str
@@ -241,7 +241,7 @@ class Translator:
         url = self.url(worker, path)
         headers = {**headers_to(worker, request), "Content-Type": _JSON, "accept": accept}
         return Call(
-            self._places.pool_for(url), request_head(request_start(url), headers, len(body)), body
+            self._pools.pool_for(url), request_head(request_start(url), headers, len(body)), body
         )
 
     async def _read_whole(
@@ -249,7 +249,7 @@ class Translator:
     ) -> list[Event]:
         body = await exchange.read_all(MAX_ANSWER_BYTES)
         pending.form = pending.form.with_fingerprint(body)
-        return self._mapping.whole(pending.asked, number, body, exchange.header)
+        return self._mapping.whole(pending.text_request, number, body, exchange.header)
 
 
 @dataclass(slots=True)
@@ -258,7 +258,7 @@ class _TextInFlight:
 
     worker: Worker
     request: Request
-    asked: TextRequest
+    text_request: TextRequest
     mapped: MappedRequest
     form: TextForm
 

@@ -43,13 +43,13 @@ class Streamed:
     """The parts of a stream that are inspected.
 
     `event` inspects the first event, and raises a `WorkerError` for a failure. `over` matches the end of a text, or a failure
-    that rules it out, in at most 64 bytes: a stream without it broke off. `tells` returns where the stream reports its
-    tokens, given the caller's body.
+    that rules it out, in at most 64 bytes: a stream without it broke off. `usage_format` returns where the stream
+    reports its tokens, given the caller's body.
     """
 
     event: Callable[[bytes], object]
     over: re.Pattern[bytes]
-    tells: Callable[[bytes], UsageFormat]
+    usage_format: Callable[[bytes], UsageFormat]
 
 
 async def read(
@@ -68,7 +68,7 @@ async def read(
         raise WorkerFailed("the worker did not stream, although a stream was requested")
     if passing.streamed and streams:
         answer = await _stream(exchange, passing.streamed, max_event_bytes)
-        answer.tells = passing.streamed.tells(original.body)
+        answer.usage_format = passing.streamed.usage_format(original.body)
     else:
         body = await exchange.read_all(MAX_ANSWER_BYTES)
         usage = passing.whole(original.body, body, exchange.header)
@@ -108,10 +108,10 @@ async def _rest(
 class Ending:
     """Detector of the end of a text in a stream, however its bytes are split."""
 
-    __slots__ = ("_over", "_tail", "has_ended")
+    __slots__ = ("_pattern", "_tail", "has_ended")
 
     def __init__(self, pattern: re.Pattern[bytes]) -> None:
-        self._over = pattern
+        self._pattern = pattern
         self._tail = b""
         self.has_ended = False
 
@@ -119,5 +119,5 @@ class Ending:
         """Take in the next bytes."""
         if not self.has_ended:
             searched = self._tail + chunk
-            self.has_ended = self._over.search(searched) is not None
+            self.has_ended = self._pattern.search(searched) is not None
             self._tail = searched[-_LONGEST_END:]

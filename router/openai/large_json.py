@@ -110,7 +110,7 @@ class _Parser:
         self._names = names
         self._quoted = tuple(b'"%b"' % name.encode() for name in names)
         self._parsed = Parsed()
-        self._at = 0
+        self._offset = 0
         self._open: list[tuple[Container, str, int, int]] = []
         """The containers around the current value, each with its key and where key and value begin."""
 
@@ -123,7 +123,7 @@ class _Parser:
             if run:
                 fresh = False
             if fresh and self._next() == (b"}" if isinstance(holder, dict) else b"]"):
-                self._at += 1
+                self._offset += 1
                 self._close()
                 fresh = self._after()
                 continue
@@ -134,7 +134,7 @@ class _Parser:
                 self._open_one(first, key, start)
                 fresh = True
                 continue
-            value = self._at
+            value = self._offset
             self._put(holder, key, self._string() if first == b'"' else self._plain(), start, value)
             fresh = self._after()
         if self._space() < len(self._body):
@@ -144,7 +144,7 @@ class _Parser:
     def _run(self, holder: Container) -> bool:
         """Parse a run of members or items without nested ones at once; return whether there were any."""
         is_object = isinstance(holder, dict)
-        match = (_MEMBERS if is_object else _ITEMS).match(self._body, self._at)
+        match = (_MEMBERS if is_object else _ITEMS).match(self._body, self._offset)
         if match is None:
             return False
         piece = match[0][:-1]
@@ -154,7 +154,7 @@ class _Parser:
             holder.update(orjson.loads(b"{%b}" % piece))
         else:
             holder.extend(orjson.loads(b"[%b]" % piece))
-        self._at = match.end()
+        self._offset = match.end()
         return True
 
     def _open_one(self, first: bytes, key: str, start: int) -> None:
@@ -162,8 +162,8 @@ class _Parser:
             self._fail("neither object nor array")
         if len(self._open) >= MAX_DEPTH:
             self._fail(f"nested too deeply; at most {MAX_DEPTH} levels")
-        self._open.append(({} if first == b"{" else [], key, start, self._at))
-        self._at += 1
+        self._open.append(({} if first == b"{" else [], key, start, self._offset))
+        self._offset += 1
 
     def _close(self) -> None:
         closed, key, start, value = self._open.pop()
@@ -178,7 +178,7 @@ class _Parser:
             return
         holder[key] = value
         if len(self._open) == 1 and key in self._names:
-            self._parsed.spans.append(FieldSpan(key, start, begins, self._at))
+            self._parsed.spans.append(FieldSpan(key, start, begins, self._offset))
 
     def _after(self) -> bool:
         """Close ended containers up to a comma, and skip it; always return false: no end may follow a comma."""
@@ -186,10 +186,10 @@ class _Parser:
             closing = b"}" if isinstance(self._open[-1][0], dict) else b"]"
             match self._next():
                 case b",":
-                    self._at += 1
+                    self._offset += 1
                     return False
                 case char if char == closing:
-                    self._at += 1
+                    self._offset += 1
                     self._close()
                 case _:
                     self._fail("a comma or an end is missing")
@@ -201,42 +201,42 @@ class _Parser:
         key = self._string()
         if self._next() != b":":
             self._fail("a colon is missing")
-        self._at += 1
+        self._offset += 1
         return key
 
     def _string(self) -> str:
-        if (short := _STRING.match(self._body, self._at)) is not None:
-            self._at = short.end()
+        if (short := _STRING.match(self._body, self._offset)) is not None:
+            self._offset = short.end()
             return str(orjson.loads(short[0]))
-        self._at += 1
+        self._offset += 1
         pieces: list[str] = []
-        while (stretch := _STRETCH.match(self._body, self._at)) is not None:
-            end = stretch.end()
+        while (stretch := _STRETCH.match(self._body, self._offset)) is not None:
+            body, end = self._body, stretch.end()
             # Do not cut within a UTF-8 character.
-            while end < len(self._body) and self._body[end] & 0xC0 == 0x80 and end > self._at + 1:
+            while end < len(body) and body[end] & 0xC0 == 0x80 and end > self._offset + 1:
                 end -= 1
-            pieces.append(orjson.loads(b'"%b"' % self._body[self._at : end]))
-            self._at = end
-        if self._body[self._at : self._at + 1] != b'"':
+            pieces.append(orjson.loads(b'"%b"' % body[self._offset : end]))
+            self._offset = end
+        if self._body[self._offset : self._offset + 1] != b'"':
             self._fail("a string does not end")
-        self._at += 1
+        self._offset += 1
         return "".join(pieces)
 
     def _plain(self) -> object:
-        match = _PLAIN.match(self._body, self._at)
+        match = _PLAIN.match(self._body, self._offset)
         if match is None:
             self._fail("a value is missing")
-        self._at = match.end()
+        self._offset = match.end()
         return orjson.loads(match[0])
 
     def _space(self) -> int:
-        while (spaces := _SPACES.match(self._body, self._at)) is not None and spaces[0]:
-            self._at = spaces.end()
-        return self._at
+        while (spaces := _SPACES.match(self._body, self._offset)) is not None and spaces[0]:
+            self._offset = spaces.end()
+        return self._offset
 
     def _next(self) -> bytes:
         index = self._space()
         return self._body[index : index + 1]
 
     def _fail(self, reason: str) -> NoReturn:
-        raise NotJson(f"{reason}, at byte {self._at}")
+        raise NotJson(f"{reason}, at byte {self._offset}")

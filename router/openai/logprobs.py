@@ -77,29 +77,29 @@ def token(text: str, logprob: object, id_: object) -> Token:
 class HeldTokens:
     """Buffer for the tokens of a text that is shown in pieces, later than it arrives: a token goes out with its text."""
 
-    __slots__ = ("_left", "_room", "start")
+    __slots__ = ("_room", "_tokens", "start")
 
     def __init__(self, start: int = 0) -> None:
-        self._left: deque[Token] = deque()
+        self._tokens: deque[Token] = deque()
         self._room = 0
         self.start = start
         """Characters before the next token."""
 
     def feed(self, tokens: Iterable[Token], shown: int) -> tuple[Token, ...]:
         """Take in tokens, and the number of characters newly shown; return the tokens whose text is now shown."""
-        self._left += tokens
+        self._tokens += tokens
         self._room += shown
         ready = []
-        while self._left and len(self._left[0].text) <= self._room:
-            ready.append(self._left.popleft())
+        while self._tokens and len(self._tokens[0].text) <= self._room:
+            ready.append(self._tokens.popleft())
             self._room -= len(ready[-1].text)
         self.start += sum(len(token.text) for token in ready)
         return tuple(ready)
 
     def flush(self) -> tuple[Token, ...]:
         """Return the tokens left once a text has ended by itself: the texts of its tokens need not add up to it."""
-        remaining = tuple(self._left)
-        self._left.clear()
+        remaining = tuple(self._tokens)
+        self._tokens.clear()
         return remaining
 
 

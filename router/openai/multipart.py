@@ -162,7 +162,7 @@ class _Reader:
         self.parts: list[Part] = []
         self.finished = False
         self.fault = ""
-        self._start = self._end = self._at = 0
+        self._start = self._end = self._offset = 0
         self._piece = b""
 
     def read(self, parser: MultipartParser, body: bytes, delimiters: list[int]) -> None:
@@ -180,12 +180,12 @@ class _Reader:
         self._write(parser, body, offset, len(body))
 
     def _write(self, parser: MultipartParser, body: bytes, start: int, end: int) -> None:
-        self._at, self._piece = start, body[start:end]
+        self._offset, self._piece = start, body[start:end]
         parser.write(self._piece)
 
     def begin(self) -> None:
         self._name, self._is_file = "", False
-        self._seen: set[bytes] = set()
+        self._seen_names: set[bytes] = set()
         self._header = self._value = b""
 
     def field(self, data: bytes, start: int, end: int) -> None:
@@ -197,9 +197,9 @@ class _Reader:
     def header(self) -> None:
         name, value = self._header.lower(), self._value.strip()
         self._header = self._value = b""
-        if name in self._seen:
+        if name in self._seen_names:
             self._refuse("a part has a header twice")
-        self._seen.add(name)
+        self._seen_names.add(name)
         match name:
             case b"content-disposition":
                 options = _disposition(value)
@@ -222,8 +222,8 @@ class _Reader:
     def data(self, data: bytes, start: int, end: int) -> None:
         # Other data is what looked like the beginning of a boundary and was none.
         if data is self._piece:
-            self._start = self._start or self._at + start
-            self._end = self._at + end
+            self._start = self._start or self._offset + start
+            self._end = self._offset + end
 
     def end(self) -> None:
         self.parts.append(Part(self._name, self._is_file, self._start, self._end))

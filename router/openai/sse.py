@@ -125,39 +125,39 @@ class Splitter:
     def __init__(self, *, max_event_bytes: int) -> None:
         self._limit = max_event_bytes
         # One buffer that grows: joining anew for every chunk would copy an event of small chunks again and again.
-        self._held = bytearray()
-        self._seen = 0
+        self._buffer = bytearray()
+        self._scanned = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Take in the next bytes and return the events that they complete; raise `EventTooLarge`."""
         held: bytes | bytearray = chunk
-        if self._held:
-            self._held += chunk
-            held = self._held
+        if self._buffer:
+            self._buffer += chunk
+            held = self._buffer
         events: list[Event] = []
-        start, seen, plain = 0, self._seen, b"\r" not in held
+        start, seen, plain = 0, self._scanned, b"\r" not in held
         while (end := _event_end(held, seen, plain=plain)) > 0:
             raw = bytes(held[start:end])
             self._check(raw)
             events.append(Event(raw, data_of(raw)))
             start = seen = end
-        if held is self._held:
-            del self._held[:start]
+        if held is self._buffer:
+            del self._buffer[:start]
         else:
-            self._held += held[start:]
-        self._check(self._held)
+            self._buffer += held[start:]
+        self._check(self._buffer)
         # The longest end of an event has four bytes, so three of them may already be here.
-        self._seen = max(0, len(self._held) - 3)
+        self._scanned = max(0, len(self._buffer) - 3)
         return events
 
     @property
     def held(self) -> bytes:
         """The beginning of an event whose end has not arrived."""
-        return bytes(self._held)
+        return bytes(self._buffer)
 
     def finish(self) -> list[Event]:
         """Return what is left when the stream ends, as one event, even without its blank line."""
-        held, self._held, self._seen = bytes(self._held), bytearray(), 0
+        held, self._buffer, self._scanned = bytes(self._buffer), bytearray(), 0
         return [Event(held, data_of(held))] if held else []
 
     def _check(self, raw: bytes | bytearray) -> None:

@@ -61,7 +61,7 @@ class TextFailure:
     code: str
 
 
-Heard: TypeAlias = Delta | ReasoningPiece | CallPart | End | Usage | TextFailure
+TextEvent: TypeAlias = Delta | ReasoningPiece | CallPart | End | Usage | TextFailure
 
 
 class _Calls:
@@ -87,19 +87,19 @@ class _Calls:
 class TextStreamParser:
     """One stream of text, in chunks of any size. `ended` says that its `[DONE]` or a failure has come."""
 
-    __slots__ = ("_calls", "_splitter", "_told", "ended")
+    __slots__ = ("_calls", "_saw_end", "_splitter", "ended")
 
     def __init__(self, *, max_event_bytes: int) -> None:
         self._splitter = Splitter(max_event_bytes=max_event_bytes)
         self._calls = _Calls()
-        self.ended = self._told = False
+        self.ended = self._saw_end = False
 
     @property
     def may_end(self) -> bool:
         """Whether the stream may end here: after a finish reason or `[DONE]`. Some workers omit one; without both it broke."""
-        return self.ended or self._told
+        return self.ended or self._saw_end
 
-    def feed(self, chunk: bytes) -> list[Heard]:
+    def feed(self, chunk: bytes) -> list[TextEvent]:
         """Return the events in the next bytes; raise `WorkerFailed` if this is no stream of OpenAI's."""
         try:
             events = self._splitter.feed(chunk)
@@ -107,12 +107,12 @@ class TextStreamParser:
             raise WorkerFailed(str(error)) from error
         return self._parse_events(event.data for event in events)
 
-    def finish(self) -> list[Heard]:
+    def finish(self) -> list[TextEvent]:
         """Return the content of the stream's last event if its blank line never came."""
         return self._parse_events(event.data for event in self._splitter.finish())
 
-    def _parse_events(self, chunks: Iterable[bytes]) -> list[Heard]:
-        events: list[Heard] = []
+    def _parse_events(self, chunks: Iterable[bytes]) -> list[TextEvent]:
+        events: list[TextEvent] = []
         for data in chunks:
             if not data or self.ended:
                 continue
@@ -123,17 +123,17 @@ class TextStreamParser:
                 events.append(self._calls.numbered(event) if isinstance(event, CallPart) else event)
                 if not isinstance(event, Delta):
                     self.ended = self.ended or isinstance(event, TextFailure)
-                    self._told = self._told or isinstance(event, End)
+                    self._saw_end = self._saw_end or isinstance(event, End)
         return events
 
 
-def parse_answer(kind: Kind, body: bytes) -> list[Heard]:
+def parse_answer(kind: Kind, body: bytes) -> list[TextEvent]:
     """Return the events of a chat or completion answered in one piece; raise `WorkerFailed` if it is no such answer."""
     answer = answer_object(body)
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         raise WorkerFailed("the answer has no choices")
-    events: list[Heard] = []
+    events: list[TextEvent] = []
     for position, choice in enumerate(choices):
         if not isinstance(choice, dict):
             raise WorkerFailed("a choice of the answer is not an object")
@@ -152,20 +152,20 @@ def parse_answer(kind: Kind, body: bytes) -> list[Heard]:
     return events
 
 
-def text_of(events: Iterable[Heard], choice: int = 0) -> str:
+def text_of(events: Iterable[TextEvent], choice: int = 0) -> str:
     """Return the text of one choice."""
     return "".join(
         event.text for event in events if isinstance(event, Delta) and event.choice == choice
     )
 
 
-def reason_of(events: Iterable[Heard], choice: int = 0) -> Reason:
+def reason_of(events: Iterable[TextEvent], choice: int = 0) -> Reason:
     """Return the finish reason of one choice."""
     ends = (event.reason for event in events if isinstance(event, End) and event.choice == choice)
     return next(ends, "stop")
 
 
-def usage_of(events: Iterable[Heard]) -> Usage | None:
+def usage_of(events: Iterable[TextEvent]) -> Usage | None:
     """Return the usage of an answer, `None` without any; the last report counts."""
     last: Usage | None = None
     for event in events:
@@ -174,7 +174,7 @@ def usage_of(events: Iterable[Heard]) -> Usage | None:
     return last
 
 
-def parse_chunk(payload: Mapping[str, object]) -> Iterator[Heard]:
+def parse_chunk(payload: Mapping[str, object]) -> Iterator[TextEvent]:
     """Yield the content of one event of a stream; raise `WorkerFailed` if it is invalid."""
     error = payload.get("error")
     if error:
@@ -194,7 +194,7 @@ def parse_chunk(payload: Mapping[str, object]) -> Iterator[Heard]:
         yield usage
 
 
-def _pieces(message: Mapping[str, object], choice: int, likely: object) -> Iterator[Heard]:
+def _pieces(message: Mapping[str, object], choice: int, likely: object) -> Iterator[TextEvent]:
     content, own_thought = _content(message.get("content"))
     for thought in (message.get("reasoning_content"), message.get("reasoning"), own_thought):
         if isinstance(thought, str) and thought:

@@ -41,10 +41,10 @@ _CHOICES = wanted((), ("choices",), (), (), None)
 _TOKEN_BITS = 53
 """The most bits of a number of tokens: JSON parsers need not tell larger ones apart, and receipts do not take them."""
 # In a text these quotes would be escaped, so only a usage object contains this.
-_TOLD = b'"prompt_tokens"'
+_REPORTED = b'"prompt_tokens"'
 _OPTIONS = b'"stream_options"'
 _QUESTION = b'"include_usage":true'
-_ASKED = re.compile(rb'"include_usage"[ \t\r\n]*:[ \t\r\n]*true')
+_REQUESTED = re.compile(rb'"include_usage"[ \t\r\n]*:[ \t\r\n]*true')
 _DECLINED = re.compile(rb'"include_usage"[ \t\r\n]*:[ \t\r\n]*(?:false|null)')
 # The field has never been anything except an object without nested objects.
 _VALUE = re.compile(
@@ -77,7 +77,7 @@ def add_usage_option(body: bytes) -> bytes | None:
     """
     if not contains(body, _OPTIONS):
         return _put_first(body)
-    if _ASKED.search(body):
+    if _REQUESTED.search(body):
         return None
     fields = large_json.loads(body)
     if "stream_options" not in fields:
@@ -165,22 +165,22 @@ def _read_usage_event(event: bytes) -> Usage | None:
     return read_usage(parse_object(event) if fields is None else fields)
 
 
-OPENAI = UsageFormat(_TOLD, _read_usage_event)
+OPENAI = UsageFormat(_REPORTED, _read_usage_event)
 
 
 class StreamUsage:
     """The tokens of one event stream, read as it passes in whole events. `events` counts the events but the first."""
 
-    __slots__ = ("_hidden", "_last", "_tells", "_told", "events", "sign")
+    __slots__ = ("_format", "_hidden", "_last", "_reported", "events", "sign")
 
-    def __init__(self, *, hidden: bool, tells: UsageFormat = OPENAI) -> None:
+    def __init__(self, *, hidden: bool, usage_format: UsageFormat = OPENAI) -> None:
         """Start with no events. `hidden` says that the node asked for usage: the event with it is not for the caller."""
         self.events = 0
-        self.sign = tells.sign
+        self.sign = usage_format.sign
         """The bytes by which an event with usage is found."""
         self._hidden = hidden
-        self._tells = tells
-        self._told: Usage | None = None
+        self._format = usage_format
+        self._reported: Usage | None = None
         self._last = b""
 
     def inspect(self, events: bytes) -> bytes:
@@ -198,14 +198,14 @@ class StreamUsage:
         if self._last:
             self._read(self._last)
             self._last = b""
-        return self._told or Usage(0, self.events, estimated=True)
+        return self._reported or Usage(0, self.events, estimated=True)
 
     def _read(self, events: bytes) -> bytes:
         # Of several events that arrive together, the last one has the usage; it begins after the blank line before it.
         sign = self.sign
-        tells = events.index(sign)
-        index = events.rfind(b"\n\n", 0, tells)
-        begins, ends = index + 2 if index >= 0 else 0, events.find(b"\n\n", tells) + 2
+        sign_at = events.index(sign)
+        index = events.rfind(b"\n\n", 0, sign_at)
+        begins, ends = index + 2 if index >= 0 else 0, events.find(b"\n\n", sign_at) + 2
         # Nearly always only one event has usage, and its lines end with a line feed alone.
         if ends >= 2 and not contains(events, b"\r") and events.find(sign, ends) < 0:
             kept = self._take_usage(data_of(events[begins:ends]))
@@ -218,8 +218,8 @@ class StreamUsage:
         """Take in the usage of an event, and return whether the caller is to see the event."""
         if not contains(data, self.sign):
             return True
-        usage = self._tells.read(data)
-        self._told = usage or self._told
+        usage = self._format.read(data)
+        self._reported = usage or self._reported
         return usage is None or not self._hidden or _has_choices(data)
 
 
@@ -229,37 +229,37 @@ class OptionSupport:
     def __init__(self, *names: bytes) -> None:
         """Start with no known workers. `names` are the words by which a refusal names the option, by default its fields."""
         self._names = names or _QUESTION_NAMES
-        self._refused: dict[str, float] = {}
-        self._takers: set[str] = set()
+        self._refused_at: dict[str, float] = {}
+        self._accepting: set[str] = set()
 
     def should_send(self, api: str, now: float) -> bool:
         """Return whether a worker is to be sent the usage option."""
-        since = self._refused.get(api)
+        since = self._refused_at.get(api)
         return since is None or now - since >= ASK_AGAIN
 
     def may_be_due_to_option(self, api: str, status: int, refusal: bytes) -> bool:
         """Return whether a refusal may be due to the usage option: it names it, or this worker never accepted it."""
         if status not in _REFUSALS:
             return False
-        return api not in self._takers or any(name in refusal for name in self._names)
+        return api not in self._accepting or any(name in refusal for name in self._names)
 
     def record_accepted(self, api: str) -> None:
         """Record that a worker answered a request that had the usage option."""
-        if api not in self._takers:
+        if api not in self._accepting:
             self._make_room()
-            self._takers.add(api)
-            self._refused.pop(api, None)
+            self._accepting.add(api)
+            self._refused_at.pop(api, None)
 
     def record_refused(self, api: str, now: float) -> None:
         """Record that a worker refused a request that had the usage option, and answered the same one without it."""
         self._make_room()
-        self._refused[api] = now
-        self._takers.discard(api)
+        self._refused_at[api] = now
+        self._accepting.discard(api)
 
     def _make_room(self) -> None:
-        if len(self._refused) + len(self._takers) >= MAX_WORKERS:
-            self._refused.clear()
-            self._takers.clear()
+        if len(self._refused_at) + len(self._accepting) >= MAX_WORKERS:
+            self._refused_at.clear()
+            self._accepting.clear()
 
 
 def _has_choices(event: bytes) -> bool:

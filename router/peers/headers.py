@@ -115,7 +115,7 @@ BACKGROUND = "background"
 READY = "ready"
 """The value of `WAIT` with which a request may also wait until a worker is ready, or a 503 says that one may be soon."""
 
-SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
+CALLER_REQUEST_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         PROJECT: "use this project only; overrides the body's `project`",
         CID: "use this replica only",
@@ -131,7 +131,7 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
 )
 """Headers of requests, and what each asks for."""
 
-TOLD_TO_CALLERS: Mapping[str, str] = MappingProxyType(
+CALLER_ANSWER_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         NODE: "the id of the node whose worker answered",
         ROUTE: "the route: `local`, `direct` or `relay`",
@@ -141,7 +141,7 @@ TOLD_TO_CALLERS: Mapping[str, str] = MappingProxyType(
 )
 """Headers of answers, and what each says."""
 
-SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
+NODE_REQUEST_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         HOP: "the calling peer's id, equal to its certificate's. The receiving node uses its own workers only: there is no "
         "second hop",
@@ -167,7 +167,7 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
 )
 """Headers of requests from node to node, and what each says."""
 
-TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
+NODE_ANSWER_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         LOAD: "load of the answering worker",
         SERVICE_TIME: "service time of such requests once they have a slot: `fixed` seconds, plus `kilobyte` for each KB of the "

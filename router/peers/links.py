@@ -58,11 +58,11 @@ class Links:
         self.workers = WorkerPools(settings, self.guard)
         self.deadlines = Deadlines()
         self._peers = peers
-        self._ways: dict[PeerId, PeerPath] = {}
+        self._paths: dict[PeerId, PeerPath] = {}
         """The ways in the order of their last use."""
-        self._closing: list[Callable[[], Awaitable[None]]] = []
-        self.crew = BackgroundTasks()
-        self.lingering = LingeringSlots(self.crew)
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self.tasks = BackgroundTasks()
+        self.lingering = LingeringSlots(self.tasks)
 
     def set_introduction(self, grant: str) -> None:
         """Set the headers by which each request tells this node's id, and its grant if there is one."""
@@ -75,42 +75,42 @@ class Links:
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Register a function that closes, with the rest, what a dialect has opened by itself."""
-        self._closing.append(close)
+        self._closers.append(close)
 
     async def close(self) -> None:
         """Close every connection and end every pump."""
-        paths, self._ways = self._ways, {}
+        paths, self._paths = self._paths, {}
         for path in paths.values():
             path.close()
         self.workers.close()
-        for close_also in self._closing:
+        for close_also in self._closers:
             await close_also()
-        await self.crew.cancel_all()
+        await self.tasks.cancel_all()
 
     def end_waits(self, peer: PeerId) -> None:
         """End every wait for the first byte of an answer from a peer that is lost. Answers that have begun go on."""
-        if (path := self._ways.get(peer)) is not None:
+        if (path := self._paths.get(peer)) is not None:
             path.deadlines.end_waits()
             path.recheck_address()
 
     def recheck_address(self, peer: PeerId) -> None:
         """Have the address of a peer proven anew: its node is not reached from here."""
-        if (path := self._ways.get(peer)) is not None:
+        if (path := self._paths.get(peer)) is not None:
             path.recheck_address()
 
     def retry_addresses(self, peer: PeerId) -> None:
         """Let requests wait again for addresses that did not answer, of a peer that was lost and is alive."""
-        if (path := self._ways.get(peer)) is not None:
+        if (path := self._paths.get(peer)) is not None:
             path.retry_addresses()
 
     def drop_connections(self, peer: PeerId) -> None:
         """Drop the connections to the last run of a restarted peer: they lead nowhere, even if no end was seen."""
-        if (path := self._ways.get(peer)) is not None:
+        if (path := self._paths.get(peer)) is not None:
             path.close_idle()
 
     def known_link(self, peer: PeerId) -> Link | None:
         """Return the link to a peer whose address is proven and unchanged since; `None` if `visit` has to find one."""
-        path, version = self._ways.get(peer), self._peers.version
+        path, version = self._paths.get(peer), self._peers.version
         if path is None:
             return None
         if version is None or path.version != version:
@@ -146,9 +146,9 @@ class Links:
     async def find_link(self, peer: PeerId) -> tuple[PeerPath, Link]:
         """Find the way to a peer, and the link that it takes now; raise `WorkerUnreachable`."""
         if (link := self.known_link(peer)) is not None:
-            path = self._ways[peer] = self._ways.pop(peer)
+            path = self._paths[peer] = self._paths.pop(peer)
             return path, link
-        path = await self._way(peer)
+        path = await self._path_to(peer)
         try:
             return path, await path.choose_link(self._usable_addresses(path.reach))
         except (WorkerUnreachable, WorkerTimeout, HttpError):
@@ -157,34 +157,34 @@ class Links:
 
     def has_heard(self, peer: PeerId, within: float) -> bool:
         """Return whether bytes came over a connection to a peer within the last seconds."""
-        path = self._ways.get(peer)
+        path = self._paths.get(peer)
         return path is not None and path.hears(within)
 
     def is_cut_off(self, peer: PeerId) -> bool:
         """Return whether the direct way to a peer that is alive is shut."""
         return self._peers.is_cut_off(peer)
 
-    async def _way(self, peer: PeerId) -> PeerPath:
+    async def _path_to(self, peer: PeerId) -> PeerPath:
         reach = self._peers.reach(peer)
-        current = self._ways.get(peer)
+        current = self._paths.get(peer)
         if reach is None or not reach.certificate:
             self._drop([peer])
             raise WorkerUnreachable("no address of this node is known")
         if current is not None and current.reach.certificate == reach.certificate:
-            self._ways[peer] = self._ways.pop(peer)
+            self._paths[peer] = self._paths.pop(peer)
             current.update_reach(reach)
             return current
         context = await asyncio.to_thread(self._context, peer, reach.certificate)
-        if (other := self._ways.get(peer)) is not None and other is not current:
+        if (other := self._paths.get(peer)) is not None and other is not current:
             return other  # made by another request in the meantime
         self._drop([peer, *self._unknown_peers()])
-        self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
-        path = self._ways[peer] = PeerPath(
+        self._drop(list(self._paths)[: max(0, len(self._paths) - MAX_PEERS + 1)])
+        path = self._paths[peer] = PeerPath(
             reach,
             context,
             peers=self._peers,
             peer=peer,
-            tasks=self.crew,
+            tasks=self.tasks,
             settings=self.settings,
             objection=self._objection,
         )
@@ -201,11 +201,11 @@ class Links:
         return context
 
     def _unknown_peers(self) -> list[PeerId]:
-        return [peer for peer in self._ways if self._peers.reach(peer) is None]
+        return [peer for peer in self._paths if self._peers.reach(peer) is None]
 
     def _drop(self, peers: list[PeerId]) -> None:
         for peer in peers:
-            if (path := self._ways.pop(peer, None)) is not None:
+            if (path := self._paths.pop(peer, None)) is not None:
                 path.retire()
 
     def _is_one_machine(self) -> bool:
@@ -237,15 +237,15 @@ class Visit:
     a live node was cut, its worker does not count as dead.
     """
 
-    __slots__ = ("_links", "_peer", "_way")
+    __slots__ = ("_links", "_path", "_peer")
 
     def __init__(self, links: Links, peer: PeerId) -> None:
         self._links = links
         self._peer = peer
-        self._way: PeerPath | None = None
+        self._path: PeerPath | None = None
 
     async def __aenter__(self) -> Link:
-        self._way, link = await self._links.find_link(self._peer)
+        self._path, link = await self._links.find_link(self._peer)
         return link
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -255,8 +255,8 @@ class Visit:
     def record_failure(self, error: BaseException) -> None:
         """Learn from the error with which it is left; raise `WorkerUnreachable` if only the way broke, not the worker."""
         if isinstance(error, (WorkerUnreachable, WorkerTimeout, HttpError)):
-            if self._way is not None:
-                self._way.recheck_address()
+            if self._path is not None:
+                self._path.recheck_address()
         elif isinstance(error, WorkerDied) and error.hung_up and self._links.is_cut_off(self._peer):
             raise WorkerUnreachable("its node is alive, but the connection to it broke") from error
 

@@ -150,21 +150,21 @@ class _Stream:
 class Mux:
     """One side of a connection."""
 
-    def __init__(self, *, asking: bool) -> None:
+    def __init__(self, *, is_client: bool) -> None:
         self.is_leaving = False
         """Whether this side takes no new streams."""
-        self._is_client = asking
+        self._is_client = is_client
         self._streams: dict[int, _Stream] = {}
-        self._newest = -1 if asking else 0
+        self._newest = -1 if is_client else 0
         self._turns: deque[int] = deque()
         self._control = bytearray()
         self._ready = bytearray()
         """`DATA` frames that were made at once in `send`: at most one of each stream for a call of `data_to_send`."""
         self._turn = 0
         self._partial = b""
-        self._inward = 0
-        """The stream whose `DATA` frame is being received; `_left` is how many of its bytes are still to come."""
-        self._left = 0
+        self._receiving = 0
+        """The stream whose `DATA` frame is being received; `_bytes_left` is how many of its bytes are still to come."""
+        self._bytes_left = 0
         self._fin = False
         self._extra = EXTRA_BYTES
         self.wasted_streams = RateLimit(rate=RESETS_PER_SECOND, burst=RESETS)
@@ -315,7 +315,7 @@ class Mux:
             data, self._partial = self._partial + data, b""
         events: list[Event] = []
         streams, size = self._streams, len(data)
-        offset = self._receive_data(data, 0, now, events) if self._left else 0
+        offset = self._receive_data(data, 0, now, events) if self._bytes_left else 0
         while offset < size:
             begins, offset = offset, offset + _BRIEF_BYTES
             if offset > size:
@@ -331,7 +331,7 @@ class Mux:
                 offset = end
                 continue
             self._frame(FRAME.unpack_from(data, begins), now, events)
-            if self._left:
+            if self._bytes_left:
                 offset = self._receive_data(data, offset, now, events)
         return events
 
@@ -359,7 +359,7 @@ class Mux:
             self._add_credit(number, stream, value)
         if flags & _RST:
             self._receive_reset(number, stream, now, events)
-        elif flags & _FIN and not self._left:
+        elif flags & _FIN and not self._bytes_left:
             self._receive_end(number, now, events)
 
     def _find_stream(self, number: int, flags: int, events: list[Event]) -> _Stream | None:
@@ -379,7 +379,7 @@ class Mux:
 
     def _begin_data(self, number: int, stream: _Stream | None, size: int, *, ends: bool) -> None:
         """Begin a `DATA` frame; raise `ProtocolViolation`. Bytes for a stream that is over are skipped."""
-        self._inward, self._left, self._fin = number, size, ends
+        self._receiving, self._bytes_left, self._fin = number, size, ends
         if stream is None:
             if size > MAX_WINDOW:
                 raise ProtocolViolation("it sent more than its window allows")
@@ -392,13 +392,13 @@ class Mux:
 
     def _receive_data(self, data: bytes, offset: int, now: float, events: list[Event]) -> int:
         """Take in what has come of a `DATA` frame's bytes, and return where that ends."""
-        piece = data[offset : offset + self._left]
-        self._left -= len(piece)
-        stream = self._streams.get(self._inward)
+        piece = data[offset : offset + self._bytes_left]
+        self._bytes_left -= len(piece)
+        stream = self._streams.get(self._receiving)
         if piece and stream is not None and not stream.reader_gone:
-            events.append(Received(self._inward, piece))
-        if self._fin and not self._left:
-            self._receive_end(self._inward, now, events)
+            events.append(Received(self._receiving, piece))
+        if self._fin and not self._bytes_left:
+            self._receive_end(self._receiving, now, events)
         return offset + len(piece)
 
     def _add_credit(self, number: int, stream: _Stream, more: int) -> None:

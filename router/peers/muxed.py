@@ -13,16 +13,16 @@ from registry.errors import ProtocolViolation
 from router.peers.mux import Answered, Ended, Event, GoneAway, Mux, Opened, Received, StreamCut
 from router.peers.muxed_stream import MuxedStream, StreamProtocol
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """Seconds between two checks, at which the other side is pinged if it is silent or streams are open.
 
 One that leaves a ping unanswered until the next check gets no new streams: large packets may not pass, while small ones do.
 """
 
-SILENT_LOOKS = 12
+SILENT_CHECKS = 12
 """Pings in a row without a byte in return, after which the connection is cut: a machine that is gone closes nothing."""
 
-IDLE_LOOKS = 12
+IDLE_CHECKS = 12
 """Checks in a row without a stream, after which the asking side ends the connection."""
 
 ANSWER_SECONDS = 0.5
@@ -55,7 +55,7 @@ class MuxedConnection(asyncio.Protocol):
     def __init__(self, owner: "Owner", *, accept: Factory | None = None) -> None:
         """Start the asked side if there is `accept`, which makes the protocol of each stream, else the asking side."""
         self.loop = asyncio.get_running_loop()
-        self.mux = Mux(asking=accept is None)
+        self.mux = Mux(is_client=accept is None)
         self.draining = False
         """Whether no new requests are sent on it: its streams go on, and it ends with the last."""
         self.heard_at = self.loop.time()
@@ -65,14 +65,14 @@ class MuxedConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, MuxedStream] = {}
         self._watched: dict[MuxedStream, None] = {}
-        self._flush: asyncio.Handle | None = None
-        self._blocked = False
-        self._heard = True
-        self._silent = self._idle = 0
+        self._flush_handle: asyncio.Handle | None = None
+        self._is_write_paused = False
+        self._has_heard = True
+        self._silent_checks = self._idle_checks = 0
         self._ping_pending = False
         """Whether a ping of an earlier check is not answered yet."""
-        self._look: asyncio.TimerHandle | None = None
-        self._asked: list[asyncio.Future[None]] = []
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._pings: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -91,7 +91,7 @@ class MuxedConnection(asyncio.Protocol):
     async def check(self, within: float = ANSWER_SECONDS) -> None:
         """Ping the other side, and drain unless it answers within so many seconds."""
         answer = self.loop.create_future()
-        self._asked.append(answer)
+        self._pings.append(answer)
         self.mux.ping()
         self.flush_soon()
         try:
@@ -125,8 +125,8 @@ class MuxedConnection(asyncio.Protocol):
 
     def flush_soon(self) -> None:
         """Send what is ready at the end of this turn of the loop."""
-        if self._flush is None and not self._blocked and self._transport is not None:
-            self._flush = self.loop.call_soon(self._run_flush)
+        if self._flush_handle is None and not self._is_write_paused and self._transport is not None:
+            self._flush_handle = self.loop.call_soon(self._run_flush)
 
     def consumed(self, number: int, count: int) -> None:
         """Note that a stream's reader has taken bytes."""
@@ -154,13 +154,13 @@ class MuxedConnection(asyncio.Protocol):
         """Keep the transport, start the checks, and tell the owner."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(TURN_BYTES)
-        _bound(transport.get_extra_info("socket"))
-        self._look = self.loop.call_later(LOOK_SECONDS, self._check_connection)
+        _limit_silence(transport.get_extra_info("socket"))
+        self._check_timer = self.loop.call_later(CHECK_SECONDS, self._check_connection)
         self._owner.add_connection(self)
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
-        self._heard, self.heard_at = True, self.loop.time()
+        self._has_heard, self.heard_at = True, self.loop.time()
         try:
             events = self.mux.receive(data, self.heard_at)
         except ProtocolViolation as error:
@@ -184,18 +184,18 @@ class MuxedConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop sending: the transport's buffer is full, so streams keep what they have."""
-        self._blocked = True
+        self._is_write_paused = True
 
     def resume_writing(self) -> None:
         """Send again: the transport takes more."""
-        self._blocked = False
+        self._is_write_paused = False
         self.flush_soon()
 
     def connection_lost(self, error: Exception | None) -> None:
         """End every stream, and tell the owner."""
         self._transport = None
         self.draining = True
-        for handle in (self._flush, self._look):
+        for handle in (self._flush_handle, self._check_timer):
             if handle is not None:
                 handle.cancel()
         self._ping_answered()
@@ -231,13 +231,13 @@ class MuxedConnection(asyncio.Protocol):
 
     def _ping_answered(self) -> None:
         self._ping_pending = False
-        answers, self._asked = self._asked, []
+        answers, self._pings = self._pings, []
         for answer in answers:
             if not answer.done():
                 answer.set_result(None)
 
     def _run_flush(self) -> None:
-        self._flush = None
+        self._flush_handle = None
         self._send()
         if self._watched:
             for stream in tuple(self._watched):
@@ -248,7 +248,7 @@ class MuxedConnection(asyncio.Protocol):
             self.flush_soon()
 
     def _send(self) -> None:
-        if not self._blocked and self._transport is not None:
+        if not self._is_write_paused and self._transport is not None:
             data = self.mux.data_to_send(TURN_BYTES)
             if data:
                 self._transport.write(data)
@@ -263,27 +263,27 @@ class MuxedConnection(asyncio.Protocol):
 
     def _check_connection(self) -> None:
         """Drain the connection if it is unused, ping the other side if it is silent, and cut the connection if that is dead."""
-        self._silent = 0 if self._heard else self._silent + 1
-        self._idle = 0 if self._streams else self._idle + 1
-        self._heard = False
-        if self._silent > SILENT_LOOKS:
+        self._silent_checks = 0 if self._has_heard else self._silent_checks + 1
+        self._idle_checks = 0 if self._streams else self._idle_checks + 1
+        self._has_heard = False
+        if self._silent_checks > SILENT_CHECKS:
             log.warning("a link to another node is closed: it was silent")
             self.abort()
             return
-        if self._idle > IDLE_LOOKS or self._ping_pending:
+        if self._idle_checks > IDLE_CHECKS or self._ping_pending:
             self.drain()
         # TLS that waits for a frozen peer's goodbye takes no more bytes, and warns of each.
-        if self.is_open and (self._silent or self._streams):
+        if self.is_open and (self._silent_checks or self._streams):
             self._ping_pending = True
             self.mux.ping()
             self.flush_soon()
-        self._look = self.loop.call_later(LOOK_SECONDS, self._check_connection)
+        self._check_timer = self.loop.call_later(CHECK_SECONDS, self._check_connection)
 
 
-def _bound(wire: socket.socket | None) -> None:
+def _limit_silence(wire: socket.socket | None) -> None:
     """Have the kernel end a connection whose bytes stay unacknowledged for as long as a silent one may be silent."""
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         return  # macOS has none
     if wire is not None and wire.family in (socket.AF_INET, socket.AF_INET6):
-        milliseconds = int(1000 * LOOK_SECONDS * SILENT_LOOKS)
+        milliseconds = int(1000 * CHECK_SECONDS * SILENT_CHECKS)
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from router.peers.mux import Mux
 
-_TOLD_BYTES = 4 * 1024
+_REPORTED_BYTES = 4 * 1024
 """Bytes that a protocol takes before the connection is told: few compared to a window, so that no writer waits for them."""
 
 _HELD_BYTES = 64 * 1024  # default high-water mark of a stream's unsent bytes
@@ -76,7 +76,7 @@ class MuxedStream(asyncio.Transport):
         self._closing = self._lost = False
         self._paused = False
         self._unread: deque[bytes] = deque()
-        self._taken = 0
+        self._unreported = 0
         """Bytes that the protocol has taken and the connection was not yet told of."""
         self._ended = False
         """Whether the other side has ended and the protocol was not yet told."""
@@ -174,8 +174,8 @@ class MuxedStream(asyncio.Transport):
             self._unread.append(data)
             return
         self._protocol.data_received(data)
-        self._taken += len(data)
-        if self._taken >= _TOLD_BYTES:
+        self._unreported += len(data)
+        if self._unreported >= _REPORTED_BYTES:
             self._report_consumed()
 
     def feed_eof(self) -> None:
@@ -213,7 +213,7 @@ class MuxedStream(asyncio.Transport):
         while self._unread and self.is_reading():
             data = self._unread.popleft()
             self._protocol.data_received(data)
-            self._taken += len(data)
+            self._unreported += len(data)
             self._report_consumed()
         if self._ended and self.is_reading():
             self._ended = False
@@ -221,5 +221,5 @@ class MuxedStream(asyncio.Transport):
                 self.close()
 
     def _report_consumed(self) -> None:
-        taken, self._taken = self._taken, 0
+        taken, self._unreported = self._unreported, 0
         self._connection.consumed(self.number, taken)

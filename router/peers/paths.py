@@ -15,7 +15,7 @@ from router.http.heads import request_head
 from router.http.pool import Objection, request_start, tcp_dialer
 from router.http.timers import Deadlines
 from router.peers.pipes import Peers, pipe_dialer
-from router.peers.shared_place import PIPE_STREAMS, SharedPool
+from router.peers.shared_pool import PIPE_STREAMS, SharedPool
 from router.requests import Kind
 from router.settings import RouterSettings
 
@@ -30,7 +30,7 @@ _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 class Link:
     """A way to a peer that is ready for use: append a path to `base`."""
 
-    place: SharedPool
+    pool: SharedPool
     base: URL
     route: Route
     deadlines: Deadlines
@@ -48,7 +48,7 @@ class Link:
     ) -> tuple[int, bytes]:
         """Get a short answer, or post a body for one; return status and answer, or raise `HttpError`."""
         start = request_start(self.base.with_path(path), "POST" if body else "GET")
-        reply = await self.place.ask(request_head(start, headers, len(body)), body)
+        reply = await self.pool.ask(request_head(start, headers, len(body)), body)
         try:
             answer = b""
             while piece := await reply.read_some():
@@ -106,14 +106,14 @@ class PeerPath:
         self._context = context
         self._peers = peers
         self._peer = peer
-        self._crew = tasks
+        self._tasks = tasks
         self._settings = settings
         self._objection = objection
         self._direct: Direct = Untried()
-        self._trying = asyncio.Lock()
-        self._places: dict[URL, SharedPool] = {}
-        self._pipe = pipe_dialer(peers, peer, context=context, tasks=tasks)
-        self._pipes: dict[Route, Link] = {}
+        self._trial_lock = asyncio.Lock()
+        self._pools: dict[URL, SharedPool] = {}
+        self._pipe_dial = pipe_dialer(peers, peer, context=context, tasks=tasks)
+        self._pipe_links: dict[Route, Link] = {}
 
     def update_reach(self, reach: Reach) -> None:
         """Take in a newer statement of the peer's addresses."""
@@ -129,31 +129,31 @@ class PeerPath:
         """Have a proven address proven anew, and pipes answer a ping, since a request could not connect."""
         if isinstance(self._direct, Proven):
             self._direct = Untried()
-        for link in self._pipes.values():
-            self._crew.spawn(link.place.check())
+        for link in self._pipe_links.values():
+            self._tasks.spawn(link.pool.check())
 
     def close_idle(self) -> None:
         """Cut the idle connections: the peer was restarted, and may not have told the end of its last run."""
-        for pool in self._all_places():
+        for pool in self._all_pools():
             pool.close_idle()
 
     def retire(self) -> None:
         """Keep no connection any more: each ends with its requests."""
-        for pool in self._all_places():
+        for pool in self._all_pools():
             pool.retire()
 
     def close(self) -> None:
         """Close the connections."""
-        for pool in self._all_places():
+        for pool in self._all_pools():
             pool.close()
 
     def hears(self, within: float) -> bool:
         """Return whether bytes came from the peer within the last seconds."""
         since = asyncio.get_running_loop().time() - within
-        return any(pool.heard_at >= since for pool in self._all_places())
+        return any(pool.heard_at >= since for pool in self._all_pools())
 
-    def _all_places(self) -> list[SharedPool]:
-        return [*(link.place for link in self._pipes.values()), *self._places.values()]
+    def _all_pools(self) -> list[SharedPool]:
+        return [*(link.pool for link in self._pipe_links.values()), *self._pools.values()]
 
     def proven_link(self) -> Link | None:
         """Return the link over a proven address, if there is one."""
@@ -167,7 +167,7 @@ class PeerPath:
         if isinstance(self._direct, Proven) and self._direct.link.base not in addresses:
             self._direct = Untried()
         if self._never_tried(addresses):
-            async with self._trying:
+            async with self._trial_lock:
                 if fresh := self._never_tried(addresses):
                     await self._try(fresh, _FIRST_PAUSE)
         elif isinstance(self._direct, NoneAnswered):
@@ -188,12 +188,12 @@ class PeerPath:
         if now >= shut.until:
             pause = min(2 * shut.pause, _LONGEST_PAUSE)
             self._direct = replace(shut, until=now + self._settings.connect_timeout)
-            self._crew.spawn(self._try(addresses, pause))
+            self._tasks.spawn(self._try(addresses, pause))
 
     async def _try(self, addresses: list[URL], pause: float) -> None:
         before = self._direct.tried if isinstance(self._direct, NoneAnswered) else frozenset()
         proven = await self._first_that_answers(addresses)
-        self._places = {a: p for a, p in self._places.items() if not p.is_unused}
+        self._pools = {a: p for a, p in self._pools.items() if not p.is_unused}
         if proven is not None:
             self._direct = proven
             return
@@ -201,7 +201,7 @@ class PeerPath:
         self._direct = NoneAnswered(asyncio.get_running_loop().time() + pause, pause, tried)
 
     async def _first_that_answers(self, addresses: list[URL]) -> Proven | None:
-        attempts = [self._crew.spawn(self._prove_address(address)) for address in addresses]
+        attempts = [self._tasks.spawn(self._prove_address(address)) for address in addresses]
         try:
             async with asyncio.timeout(self._connect_timeout()):
                 for done in asyncio.as_completed(attempts):
@@ -223,7 +223,7 @@ class PeerPath:
         return longest
 
     async def _prove_address(self, address: URL) -> Proven | None:
-        pool = self._places.get(address)
+        pool = self._pools.get(address)
         if pool is None:
             dial = tcp_dialer(
                 address.host or "",
@@ -232,7 +232,7 @@ class PeerPath:
                 name="",
                 objection=self._objection,
             )
-            pool = self._places[address] = SharedPool(dial, self._settings)
+            pool = self._pools[address] = SharedPool(dial, self._settings)
         try:
             await pool.open_spare()
         except HttpError:
@@ -244,9 +244,9 @@ class PeerPath:
             Route.RELAY if await self._peers.connects_through_relay(self._peer) else Route.DIRECT
         )
         # Pipes through a relay are not for requests that can go directly: once they are closed the relay is released.
-        for other in [r for r in self._pipes if r is not route]:
-            self._pipes.pop(other).place.retire()
-        if route not in self._pipes:
-            pool = SharedPool(self._pipe, self._settings, streams=PIPE_STREAMS)
-            self._pipes[route] = Link(pool, _PIPED, route, self.deadlines)
-        return self._pipes[route]
+        for other in [r for r in self._pipe_links if r is not route]:
+            self._pipe_links.pop(other).pool.retire()
+        if route not in self._pipe_links:
+            pool = SharedPool(self._pipe_dial, self._settings, streams=PIPE_STREAMS)
+            self._pipe_links[route] = Link(pool, _PIPED, route, self.deadlines)
+        return self._pipe_links[route]

@@ -102,9 +102,9 @@ class MeshPeers:
         self._records = records
         self._timeout = timeout
         self._now = now
-        self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
-        self._meetings: dict[PeerId, asyncio.Task[None]] = {}
-        self._crew = BackgroundTasks()
+        self._backoff = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._dials: dict[PeerId, asyncio.Task[None]] = {}
+        self._tasks = BackgroundTasks()
 
     @property
     def version(self) -> int:
@@ -138,29 +138,29 @@ class MeshPeers:
     def retry_addresses(self, peer: PeerId) -> None:
         """Let requests wait again for the addresses of a peer that was lost and is alive."""
         for address in (*self._direct_addresses(peer), *self._relay_addresses(peer)):
-            self._silent.forget(address)
+            self._backoff.forget(address)
 
     async def close(self) -> None:
         """End every dial."""
-        await self._crew.cancel_all()
+        await self._tasks.cancel_all()
 
     async def _connect(self, peer: PeerId) -> None:
         # Concurrent requests wait for the same dials.
-        meeting = self._meetings.get(peer)
+        meeting = self._dials.get(peer)
         if meeting is None:
-            meeting = self._meetings[peer] = self._crew.spawn(self._dial(peer))
-            meeting.add_done_callback(lambda _: self._meetings.pop(peer, None))
+            meeting = self._dials[peer] = self._tasks.spawn(self._dial(peer))
+            meeting.add_done_callback(lambda _: self._dials.pop(peer, None))
         await asyncio.shield(meeting)
 
     async def _dial(self, peer: PeerId) -> None:
         direct, relayed = self._direct_addresses(peer), self._relay_addresses(peer)
         self._retry_silent([*direct, *relayed])
-        attempts = {self._crew.spawn(self._connect_first(self._addresses_to_try(direct)))}
+        attempts = {self._tasks.spawn(self._connect_first(self._addresses_to_try(direct)))}
         await asyncio.wait(attempts, timeout=HEAD_START)
         if not any(attempt.done() and attempt.result() for attempt in attempts):
-            attempts.add(self._crew.spawn(self._connect_first(self._addresses_to_try(relayed))))
+            attempts.add(self._tasks.spawn(self._connect_first(self._addresses_to_try(relayed))))
             if self.is_cut_off(peer):
-                attempts.add(self._crew.spawn(self._through_helpers(peer)))
+                attempts.add(self._tasks.spawn(self._through_helpers(peer)))
         for finished in asyncio.as_completed(attempts):
             if await finished:
                 return
@@ -189,23 +189,23 @@ class MeshPeers:
         try:
             await self._mesh.connect(address, timeout=self._timeout)
         except PeerUnreachable:
-            self._silent.note_failure(address, self._now())
+            self._backoff.note_failure(address, self._now())
             return False
         except MeshError:  # our own mesh is down, which says nothing about an address
             return False
-        self._silent.forget(address)
+        self._backoff.forget(address)
         return True
 
     def _retry_silent(self, addresses: Sequence[str]) -> None:
         """Try again, in the background, addresses that failed long enough ago."""
         now = self._now()
         for address in addresses:
-            if self._silent.is_known(address) and self._silent.is_due(address, now):
-                self._silent.note_failure(address, now)
-                self._crew.spawn(self._try_connect(address))
+            if self._backoff.is_known(address) and self._backoff.is_due(address, now):
+                self._backoff.note_failure(address, now)
+                self._tasks.spawn(self._try_connect(address))
 
     def _addresses_to_try(self, addresses: Sequence[str]) -> Sequence[str]:
-        return [a for a in addresses if not self._silent.is_known(a)][:ADDRESSES_DIALLED]
+        return [a for a in addresses if not self._backoff.is_known(a)][:ADDRESSES_DIALLED]
 
     def _direct_addresses(self, peer: PeerId) -> Sequence[str]:
         return dialable.direct_addresses(

@@ -43,7 +43,7 @@ class Question:
     project: str
     model: str
     cid: str
-    said: Prefixes
+    prefixes: Prefixes
 
 
 def parse_question(fields: Mapping[str, object]) -> Question:
@@ -115,17 +115,17 @@ class ReplicaQuestions:
     def __init__(self, links: Links, clock: Clock) -> None:
         self._links = links
         self._now = clock
-        self._silent: dict[PeerId, float] = {}
+        self._paused_until: dict[PeerId, float] = {}
 
     async def ask(self, request: Request, candidate: Candidate) -> ReplicaAnswer | None:
         """Return what a candidate's node says, `None` if it does not answer in time, or failed to lately."""
         node, service = candidate.key
-        if self._silent.get(node, 0.0) > self._now():
+        if self._paused_until.get(node, 0.0) > self._now():
             return None
         answer = await self._ask(request, node, service)
-        self._silent.pop(node, None)
+        self._paused_until.pop(node, None)
         if answer is None:
-            put_newest(self._silent, node, self._now() + PAUSE, limit=MAX_PEERS)
+            put_newest(self._paused_until, node, self._now() + PAUSE, limit=MAX_PEERS)
         return answer
 
     async def _ask(self, request: Request, node: PeerId, service: Service) -> ReplicaAnswer | None:

@@ -102,8 +102,8 @@ class _ResumingContext(ssl.SSLContext):
     whole handshake. Sessions belong to this context alone, so none can be shown to another peer.
     """
 
-    _last: ssl.SSLObject | None = None
-    _known: ssl.SSLSession | None = None
+    _last_object: ssl.SSLObject | None = None
+    _session: ssl.SSLSession | None = None
 
     def wrap_bio(
         self,
@@ -115,21 +115,21 @@ class _ResumingContext(ssl.SSLContext):
     ) -> ssl.SSLObject:
         """Make the TLS object of a connection, with the newest session for which the peer has given a ticket."""
         self._learn()
-        self._last = super().wrap_bio(
-            incoming, outgoing, server_side, server_hostname, session or self._known
+        self._last_object = super().wrap_bio(
+            incoming, outgoing, server_side, server_hostname, session or self._session
         )
-        return self._last
+        return self._last_object
 
     def _learn(self) -> None:
-        if self._last is None or self._last.session_reused:
+        if self._last_object is None or self._last_object.session_reused:
             return  # what is known still serves, and reading a session costs as much as resuming it saves
         try:
-            session = self._last.session
+            session = self._last_object.session
         except ValueError:
             # A failed handshake leaves a session that cannot be serialized.
             return
         if session is not None and session.has_ticket:
-            self._known = session
+            self._session = session
 
 
 def trust(context: ssl.SSLContext, der: bytes) -> PeerId:

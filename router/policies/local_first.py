@@ -19,7 +19,7 @@ class LocalFirst(Policy):
     compares = True
 
     def __init__(self) -> None:
-        self._elsewhere = FewChoices()
+        self._remote_policy = FewChoices()
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: RandomSource
@@ -27,13 +27,13 @@ class LocalFirst(Policy):
         """Return own workers by load, then the others."""
         local = sorted((c for c in candidates if c.worker), key=lambda c: c.expected_requests)
         remote = [c for c in candidates if not c.worker]
-        return [*local, *self._elsewhere.order(request, remote, random)]
+        return [*local, *self._remote_policy.order(request, remote, random)]
 
     def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:
         """Name the place, and the load."""
         if candidate.worker:
             return f"a worker of this machine: {load_of(candidate)}"
-        return self._elsewhere.why(request, candidate, candidates)
+        return self._remote_policy.why(request, candidate, candidates)
 
 
 def create() -> LocalFirst:

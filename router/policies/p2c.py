@@ -42,8 +42,8 @@ class FewChoices(Policy):
         The first few of a conversation are ordered by cost: the next one may have read it, too.
         """
         expected = forecasts(request, candidates)
-        parts = [its.part for its in expected]
-        costs = [its.cost for its in expected]
+        parts = [e.part for e in expected]
+        costs = [e.cost for e in expected]
         ordered: list[int] = []
         remaining = [*range(len(candidates))]
         if (key := conversation_key(request)) and is_affinity_worthwhile(request, candidates):

@@ -12,7 +12,7 @@ class RoundRobin(Policy):
     """Policy that begins one candidate further each time."""
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._count = 0
 
     def order(
         self,
@@ -22,12 +22,12 @@ class RoundRobin(Policy):
     ) -> Sequence[Candidate]:
         """Return the candidates in a fixed order, beginning one further than the last time."""
         ring = sorted(candidates, key=lambda c: c.key)
-        start = self._turn % len(ring) if ring else 0
+        start = self._count % len(ring) if ring else 0
         return ring[start:] + ring[:start]
 
     def begun(self, request: Request) -> None:  # noqa: ARG002
         """Let the next request begin one further."""
-        self._turn += 1
+        self._count += 1
 
     def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Say that it was its turn."""

@@ -20,20 +20,20 @@ class Session(Policy):
     """Policy without state, which makes the same choice each time."""
 
     def __init__(self) -> None:
-        self._without = FewChoices()
+        self._without_session = FewChoices()
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: RandomSource
     ) -> Sequence[Candidate]:
         """Return the candidates by their score for this session."""
         if not request.session:
-            return self._without.order(request, candidates, random)
+            return self._without_session.order(request, candidates, random)
         return with_room_first(request, _ring(request, candidates))
 
     def why(self, request: Request, candidate: Candidate, candidates: Sequence[Candidate]) -> str:
         """Say whether it is the session's machine, and whether that is above its share."""
         if not request.session:
-            return self._without.why(request, candidate, candidates)
+            return self._without_session.why(request, candidate, candidates)
         home = _ring(request, candidates)[0]
         if candidate.key != home.key:
             return f"after the session's machine: {load_of(candidate)}"

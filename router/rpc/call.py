@@ -20,7 +20,7 @@ from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.http.heads import headers_to
 from router.http.timers import Deadlines
 from router.requests import Request
-from router.rpc.channel_pool import ChannelPlace, WorkerChannel
+from router.rpc.channel_pool import WorkerChannel, WorkerEndpoint
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import Method
 from router.settings import RouterSettings
@@ -38,10 +38,10 @@ def metadata_to(worker: Worker, request: Request) -> Mapping[str, str]:
     }
 
 
-MAX_PLACES = 4_096
+MAX_ENDPOINTS = 4_096
 """The most addresses to which channels are kept; beyond that the unused ones are dropped."""
 
-NOTHING_SAID: Mapping[str, str] = MappingProxyType({})
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
 class Channels:
@@ -53,14 +53,14 @@ class Channels:
         self._settings = settings
         self._guard = guard
         self._deadlines = deadlines or Deadlines()
-        self._places: dict[tuple[str, int], ChannelPlace] = {}
+        self._endpoints: dict[tuple[str, int], WorkerEndpoint] = {}
 
     async def ask(
         self,
         api: str,
         method: Method,
         message: Any,
-        metadata: Mapping[str, str] = NOTHING_SAID,
+        metadata: Mapping[str, str] = NO_METADATA,
         *,
         within: float = math.inf,
     ) -> Any:
@@ -71,11 +71,11 @@ class Channels:
         settings = self._settings
         usual = min(settings.first_byte_timeout, settings.total_timeout)
         budget = usual if math.isinf(within) else within
-        async with self._line(api) as line:
-            call = line.call(method, message, metadata, budget)
+        async with self._use_channel(api) as channel:
+            call = channel.call(method, message, metadata, budget)
             try:
                 async with self._deadlines.within(budget):
-                    return await line.read_reply(call, budget)
+                    return await channel.read_reply(call, budget)
             except RpcFailed as failed:
                 _hide(message, metadata, failed)
                 raise
@@ -86,25 +86,25 @@ class Channels:
 
     @asynccontextmanager
     async def stream(
-        self, api: str, method: Method, message: Any, metadata: Mapping[str, str] = NOTHING_SAID
+        self, api: str, method: Method, message: Any, metadata: Mapping[str, str] = NO_METADATA
     ) -> AsyncIterator["Replies"]:
         """Make an RPC whose replies are streamed; leaving early cancels it at the worker."""
-        async with self._line(api) as line:
-            call = line.call(method, message, metadata, self._settings.total_timeout)
+        async with self._use_channel(api) as channel:
+            call = channel.call(method, message, metadata, self._settings.total_timeout)
             try:
-                yield Replies(line, call, message, metadata, self._settings, self._deadlines)
+                yield Replies(channel, call, message, metadata, self._settings, self._deadlines)
             finally:
                 call.cancel()
 
     async def send_probe(
-        self, api: str, method: Method, message: Any, metadata: Mapping[str, str] = NOTHING_SAID
+        self, api: str, method: Method, message: Any, metadata: Mapping[str, str] = NO_METADATA
     ) -> Any:
         """Make a small RPC; return the answer, `None` for none within `ALIVE_SECONDS`; raise `RpcFailed`."""
         try:
-            async with asyncio.timeout(ALIVE_SECONDS), self._line(api) as line:
-                call = line.call(method, message, metadata, ALIVE_SECONDS)
+            async with asyncio.timeout(ALIVE_SECONDS), self._use_channel(api) as channel:
+                call = channel.call(method, message, metadata, ALIVE_SECONDS)
                 try:
-                    return await line.read_reply(call, ALIVE_SECONDS)
+                    return await channel.read_reply(call, ALIVE_SECONDS)
                 except RpcFailed as failed:
                     _hide(message, metadata, failed)
                     raise
@@ -118,13 +118,13 @@ class Channels:
 
         Another identity than before may mean another process.
         """
-        return await self._place(api).open_channel()
+        return await self._endpoint(api).open_channel()
 
     async def can_connect_grpc(self, api: str) -> bool:
         """Return whether a gRPC connection is set up within `ALIVE_SECONDS`: servers do that even if all handlers are busy."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
-                return await self._place(api).can_connect_grpc()
+                return await self._endpoint(api).can_connect_grpc()
         except TimeoutError:
             return False
 
@@ -132,35 +132,35 @@ class Channels:
         """Return whether a TCP connection is accepted within `ALIVE_SECONDS`: a busy server with one thread does no more."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
-                return await self._place(api).can_connect_tcp()
+                return await self._endpoint(api).can_connect_tcp()
         except TimeoutError:
             return False
 
     async def close(self) -> None:
         """Close every channel, and cut the calls in flight."""
-        pools, self._places = self._places, {}
-        for pool in pools.values():
-            await pool.close()
+        endpoints, self._endpoints = self._endpoints, {}
+        for endpoint in endpoints.values():
+            await endpoint.close()
 
     @asynccontextmanager
-    async def _line(self, api: str) -> AsyncIterator[WorkerChannel]:
-        line = await self._place(api).open_channel()
-        line.users += 1
+    async def _use_channel(self, api: str) -> AsyncIterator[WorkerChannel]:
+        channel = await self._endpoint(api).open_channel()
+        channel.users += 1
         try:
-            yield line
+            yield channel
         finally:
-            line.users -= 1
-            await line.close_if_unused()
+            channel.users -= 1
+            await channel.close_if_unused()
 
-    def _place(self, api: str) -> ChannelPlace:
+    def _endpoint(self, api: str) -> WorkerEndpoint:
         url = URL(api)
         key = url.host or "", url.port or 0
-        pool = self._places.get(key)
-        if pool is None:
-            if len(self._places) >= MAX_PLACES:
-                self._places = {key: p for key, p in self._places.items() if p.is_used}
-            pool = self._places[key] = ChannelPlace(*key, self._settings, self._guard)
-        return pool
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            if len(self._endpoints) >= MAX_ENDPOINTS:
+                self._endpoints = {k: e for k, e in self._endpoints.items() if e.is_used}
+            endpoint = self._endpoints[key] = WorkerEndpoint(*key, self._settings, self._guard)
+        return endpoint
 
 
 class Replies:
@@ -168,39 +168,39 @@ class Replies:
 
     def __init__(
         self,
-        line: WorkerChannel,
+        channel: WorkerChannel,
         call: Any,
         message: Any,
         metadata: Mapping[str, str],
         settings: RouterSettings,
         deadlines: Deadlines,
     ) -> None:
-        self._line = line
+        self._channel = channel
         self._call = call
         self._message = message
-        self._said = metadata
+        self._metadata = metadata
         self._settings = settings
         self._deadlines = deadlines
-        self._ends = deadlines.loop.time() + settings.total_timeout
+        self._deadline = deadlines.loop.time() + settings.total_timeout
         self.began = False
-        self.over = False
+        self.has_ended = False
         """Whether the worker has ended the stream."""
         self.broken: AnswerBroken | None = None
 
     async def next(self) -> Any:
         """Return the next message, `None` at the end; raise `RpcFailed`, or a `WorkerError` for a failure without a status."""
-        settings, seconds_left = self._settings, self._ends - self._deadlines.loop.time()
+        settings, seconds_left = self._settings, self._deadline - self._deadlines.loop.time()
         silent = settings.idle_timeout if self.began else settings.first_byte_timeout
         try:
             async with self._deadlines.within(max(0.0, min(silent, seconds_left))):
-                message = await self._line.read(self._call, settings.total_timeout)
+                message = await self._channel.read(self._call, settings.total_timeout)
         except TimeoutError as error:
             raise self._late(silent, seconds_left) from error
         except RpcFailed as failed:
-            self.over = True
-            _hide(self._message, self._said, failed)
+            self.has_ended = True
+            _hide(self._message, self._metadata, failed)
             raise
-        self.began, self.over = True, message is None
+        self.began, self.has_ended = True, message is None
         return message
 
     def mark_broken(self, message: str) -> AnswerBroken:

@@ -39,7 +39,7 @@ _READY = grpc.ChannelConnectivity.READY
 _FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
 
-class ChannelPlace:
+class WorkerEndpoint:
     """The address where a worker listens, and the current channel to it."""
 
     def __init__(self, host: str, port: int, settings: RouterSettings, guard: SsrfGuard) -> None:
@@ -47,21 +47,21 @@ class ChannelPlace:
         self._port = port
         self._timeout = settings.connect_timeout
         self._guard = guard
-        self._opening = asyncio.Lock()
-        self._line: WorkerChannel | None = None
+        self._open_lock = asyncio.Lock()
+        self._channel: WorkerChannel | None = None
 
     @property
     def is_used(self) -> bool:
         """Whether any call uses the channel, or waits for it."""
-        return self._opening.locked() or (self._line is not None and self._line.users > 0)
+        return self._open_lock.locked() or (self._channel is not None and self._channel.users > 0)
 
     async def can_connect_grpc(self) -> bool:
         """Return whether a separate connection can be set up now."""
         try:
-            line = await self._opened()
+            channel = await self._opened()
         except WorkerError:
             return False
-        await line.close()
+        await channel.close()
         return True
 
     async def can_connect_tcp(self) -> bool:
@@ -79,36 +79,36 @@ class ChannelPlace:
 
     async def open_channel(self) -> "WorkerChannel":
         """Return a connected channel; raise `WorkerUnreachable` or `WorkerTimeout`."""
-        if self._line is not None and self._line.is_connected:
-            return self._line
-        async with self._opening:
-            if self._line is None or not self._line.is_connected:
+        if self._channel is not None and self._channel.is_connected:
+            return self._channel
+        async with self._open_lock:
+            if self._channel is None or not self._channel.is_connected:
                 await self._drop()
-                self._line = await self._opened()
-            return self._line
+                self._channel = await self._opened()
+            return self._channel
 
     async def close(self) -> None:
         """Cut the channel."""
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
     async def _drop(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.retired = True
-            await line.close_if_unused()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.retired = True
+            await channel.close_if_unused()
 
     async def _opened(self) -> "WorkerChannel":
-        no = "the worker cannot be reached"
-        failure: WorkerError = WorkerUnreachable(no)
+        message = "the worker cannot be reached"
+        failure: WorkerError = WorkerUnreachable(message)
         try:
             async with asyncio.timeout(self._timeout):
                 for address in await addresses_of(self._host, self._port):
                     if reason := self._guard.objection(address, self._port):
-                        failure = WorkerUnreachable(f"{no}: {reason}")
-                    elif (line := await _connected(address, self._port, self._timeout)) is not None:
-                        return line
+                        failure = WorkerUnreachable(f"{message}: {reason}")
+                    elif channel := await _connected(address, self._port, self._timeout):
+                        return channel
         except TimeoutError as error:
             raise WorkerTimeout("connection", self._timeout) from error
         except OSError as error:
@@ -122,7 +122,7 @@ class WorkerChannel:
     def __init__(self, address: str, port: int, timeout: float) -> None:
         host = f"[{address}]" if ":" in address else address
         family = "ipv6" if ":" in address else "ipv4"
-        self.channel = grpc.aio.insecure_channel(
+        self.grpc_channel = grpc.aio.insecure_channel(
             f"{family}:{host}:{port}", options=_options(timeout)
         )
         self.users = 0
@@ -131,7 +131,7 @@ class WorkerChannel:
     @property
     def is_connected(self) -> bool:
         """Whether the channel is connected, and was never seen to break."""
-        return not self.retired and self.channel.get_state() is _READY
+        return not self.retired and self.grpc_channel.get_state() is _READY
 
     def call(
         self, method: Method, message: Any, metadata: Mapping[str, str], seconds: float
@@ -139,7 +139,7 @@ class WorkerChannel:
         """Begin an RPC; raise `WorkerRejected` if its message is too large."""
         if message.ByteSize() > MAX_MESSAGE_BYTES:
             raise too_large()
-        make = self.channel.unary_stream if method.streams else self.channel.unary_unary
+        make = self.grpc_channel.unary_stream if method.streams else self.grpc_channel.unary_unary
         begin = make(
             method.path,
             request_serializer=method.request_class.SerializeToString,
@@ -181,9 +181,9 @@ class WorkerChannel:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTICE):
-                await self.channel.wait_for_state_change(_READY)
+                await self.grpc_channel.wait_for_state_change(_READY)
             self.retired = True
-        return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
+        return self.grpc_channel.get_state() is grpc.ChannelConnectivity.IDLE
 
     async def close_if_unused(self) -> None:
         """Close the channel if it is retired and has no calls."""
@@ -192,7 +192,7 @@ class WorkerChannel:
 
     async def close(self) -> None:
         """Close the channel, and cut its calls."""
-        await self.channel.close()
+        await self.grpc_channel.close()
 
 
 def _closed() -> BaseException:
@@ -205,16 +205,16 @@ def _closed() -> BaseException:
 
 async def _connected(address: str, port: int, timeout: float) -> WorkerChannel | None:
     """Return a connected channel, `None` if there is no answer."""
-    line = WorkerChannel(address, port, timeout)
+    channel = WorkerChannel(address, port, timeout)
     try:
-        while (state := line.channel.get_state(try_to_connect=True)) is not _READY:
+        while (state := channel.grpc_channel.get_state(try_to_connect=True)) is not _READY:
             if state in _FAILED:
                 return None
-            await line.channel.wait_for_state_change(state)
+            await channel.grpc_channel.wait_for_state_change(state)
     finally:
-        if not line.is_connected:
-            await line.close()
-    return line
+        if not channel.is_connected:
+            await channel.close()
+    return channel
 
 
 def _options(timeout: float) -> list[tuple[str, int]]:

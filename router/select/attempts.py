@@ -45,18 +45,18 @@ class RetryBudget:
     def __init__(self, share: float) -> None:
         self._share = share
         self._second = 0
-        self._next = 1
+        self._next_second = 1
         # The requests of this second are added to the others when it is over.
-        self._newest = 0
+        self._new_requests = 0
         self._requests = [0] * WINDOW
         self._retries = [0] * WINDOW
         self._deaths: dict[str, _Death] = {}
 
     def count_request(self, now: float) -> None:
         """Count a new request."""
-        if now >= self._next:
+        if now >= self._next_second:
             self._advance(now)
-        self._newest += 1
+        self._new_requests += 1
 
     def try_spend(self, place: str, under_way: int, now: float) -> bool:
         """Return whether a request that failed at a place may be retried; if so, charge the budget.
@@ -71,7 +71,8 @@ class RetryBudget:
         if death.left > 0:
             death.left -= 1
             return True
-        if sum(self._retries) >= max(RESERVE, self._share * (sum(self._requests) + self._newest)):
+        requests = sum(self._requests) + self._new_requests
+        if sum(self._retries) >= max(RESERVE, self._share * requests):
             return False
         self._retries[self._second % WINDOW] += 1
         return True
@@ -80,10 +81,10 @@ class RetryBudget:
         second = int(now)
         if second <= self._second:
             return
-        self._requests[self._second % WINDOW], self._newest = self._newest, 0
+        self._requests[self._second % WINDOW], self._new_requests = self._new_requests, 0
         for expired in range(max(self._second + 1, second - WINDOW + 1), second + 1):
             self._requests[expired % WINDOW] = self._retries[expired % WINDOW] = 0
-        self._second, self._next = second, second + 1
+        self._second, self._next_second = second, second + 1
 
 
 def iterate_names(request: Request) -> Generator[Request, RouterError, None]:
@@ -102,12 +103,10 @@ def iterate_names(request: Request) -> Generator[Request, RouterError, None]:
         error = yield replace(
             request, model=name, body=body, fallbacks=(), waits=request.waits and last, holds=False
         )
-        telling = (
-            error if telling is None or _rank_error(error) >= _rank_error(telling) else telling
-        )
-        if isinstance(error, BadRequest) or (
-            isinstance(error, WorkerError) and not error.elsewhere
-        ):
+        if telling is None or _rank_error(error) >= _rank_error(telling):
+            telling = error
+        final = isinstance(error, WorkerError) and not error.elsewhere
+        if final or isinstance(error, BadRequest):
             raise error
     if telling is not None:
         raise telling
@@ -155,8 +154,8 @@ def iterate_candidates(
         if telling is None or is_not_ready(telling) or not is_not_ready(last):
             telling = last
         failed.add(candidate.node)
-        done = once and last.sent
-        again = tries_left and last.elsewhere and not done and failure.elapsed < within
+        may_be_done = once and last.sent
+        again = tries_left and last.elsewhere and not may_be_done and failure.elapsed < within
         if not again or not afford(candidate, last):
             break
     if telling is not None:

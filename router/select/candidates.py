@@ -26,7 +26,7 @@ class Candidate:
     here. An `ejected` one failed repeatedly of late: it is a last resort. A `held_back` one is in slow start and has as many
     of this node's requests as it may have for now; for a `tight` one, the request is probably too long.
     `report` is what its node last reported of it, `None` if unknown; it is never set for this machine's own, whose requests all
-    pass through here. `told` is the pause in seconds that it requested and that is left. `time` is how long its answers to such
+    pass through here. `pause` is the pause in seconds that it requested and that is left. `time` is how long its answers to such
     requests take, `None` until its node has reported it. `before` is what it has read of this very conversation.
     """
 
@@ -40,7 +40,7 @@ class Candidate:
     held_back: bool = False
     tight: bool = False
     report: Reported | None = None
-    told: float = 0.0
+    pause: float = 0.0
     time: ServiceTime | None = None
     before: ReadPrefix = NOTHING_BEFORE
     address: str = field(default="", repr=False, compare=False)
@@ -55,8 +55,8 @@ class Candidate:
         mutable: Any = self
         if not self.address:
             worker = self.worker
-            mutable.address = _at_peer(self.node, self.service) if worker is None else worker.api
             mutable.dialect = "peer" if worker is None else worker.dialect
+            mutable.address = worker.api if worker else _address_at(self.node, self.service)
         rank = 3 if self.ejected else 2 if self.suspect else int(self.held_back or self.tight)
         if rank or self.unreachable:
             mutable.rank = 4 if self.unreachable else rank
@@ -95,7 +95,7 @@ class Candidate:
 
 
 @lru_cache(maxsize=4_096)
-def _at_peer(node: PeerId, service: Service) -> str:
+def _address_at(node: PeerId, service: Service) -> str:
     return f"{node}/{service.project}/{service.model}/{service.typed_cid}"
 
 
@@ -108,7 +108,7 @@ class Reason(StrEnum):
     PINNED = "the caller requested another"
     HOP = "a forwarded request stays on this node"
     FULL = "all its slots are in use"
-    TOLD = "it requested a pause"
+    PAUSED = "it requested a pause"
     OTHER_TYPE = "it serves another type of request"
     SHORT = "its context is too short"
     UNSEEING = "its model does not accept this input"
@@ -181,7 +181,7 @@ class NameOffers:
         self._own = own
         self._types = Types(kind, self._services)
         self._peer_replicas: dict[tuple[PeerId, Service], OfferedReplica] = {}
-        self._everybody: list[OfferedReplica] | None = None
+        self._all_replicas: list[OfferedReplica] | None = None
         self._own_replicas = [self._replica(own, worker.service, worker) for worker in workers]
         # The catalog also offers what this machine serves.
         few = self.all_replicas if len(workers) + len(offers) <= 2 else []
@@ -195,9 +195,9 @@ class NameOffers:
     @property
     def all_replicas(self) -> list[OfferedReplica]:
         """All replicas, this machine's first."""
-        if self._everybody is None:
-            self._everybody = self.replicas_among(self.offers)
-        return self._everybody
+        if self._all_replicas is None:
+            self._all_replicas = self.replicas_among(self.offers)
+        return self._all_replicas
 
     def replicas_among(self, offers: Iterable[Offer]) -> list[OfferedReplica]:
         """Return the replicas of this machine, and of other nodes those that are among these offers."""
@@ -221,7 +221,7 @@ class NameOffers:
         yield from ((offer.node, offer.service) for offer in self.offers)
 
 
-class Known(Protocol):
+class LedgerView(Protocol):
     """What this node knows of replicas now."""
 
     def candidates(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
@@ -239,7 +239,7 @@ def sort_replicas(
     offered: NameOffers,
     *,
     presence: Callable[[PeerId], Presence],
-    ledger: Known,
+    ledger: LedgerView,
     draining: bool = False,
     among: Iterable[Offer] | None = None,
 ) -> CandidateSet:
@@ -248,20 +248,21 @@ def sort_replicas(
     excluded: list[Excluded] = []
     media = MediaNeeds(request) if offered.inputs_known else None
     # Nearly all requests are for any replica that serves the model.
-    choosy = request.verbatim is not None or request.pin is not ANYWHERE
-    careful, wary = choosy or draining or offered.has_limit, choosy or request.own_only
+    restricted = request.verbatim is not None or request.pin is not ANYWHERE
+    checks_own = restricted or draining or offered.has_limit
+    checks_peers = restricted or request.own_only
     replicas = offered.all_replicas if among is None else offered.replicas_among(among)
     for replica, candidate in zip(replicas, ledger.candidates(request, replicas), strict=True):
         reason = replica.unfit
         if replica.worker is None:
             seen = presence(candidate.node)
-            if wary or seen is not Presence.ALIVE:
+            if checks_peers or seen is not Presence.ALIVE:
                 reason = _objection_to_peer(request, candidate, reason, seen)
                 _add_candidate(_with_doubt(candidate, seen), reason, media, eligible, excluded)
                 continue
-        elif careful:
+        elif checks_own:
             reason = objection_to_own(request, candidate, reason, ledger, draining=draining)
-        if reason or media or candidate.told:
+        if reason or media or candidate.pause:
             _add_candidate(candidate, reason, media, eligible, excluded)
         else:
             eligible.append(candidate)
@@ -284,8 +285,8 @@ def _add_candidate(
         excluded.append(Excluded(candidate, reason, detail=served))
     elif media and (missing := media.missing(candidate.service)):
         excluded.append(Excluded(candidate, Reason.UNSEEING, detail=missing))
-    elif candidate.told:
-        excluded.append(Excluded(candidate, Reason.TOLD, candidate.told))
+    elif candidate.pause:
+        excluded.append(Excluded(candidate, Reason.PAUSED, candidate.pause))
     elif reason is not None:
         excluded.append(Excluded(candidate, reason))
     else:
@@ -313,8 +314,8 @@ def _exclude_too_short(
     if not fitting and not later:
         longest = max(c.service.context for c in candidates)
         fitting = [c for c in candidates if c.service.context == longest]
-    kept = {c.key for c in fitting}
-    return fitting, [_too_short(c, length) for c in candidates if c.key not in kept]
+    fitting_keys = {c.key for c in fitting}
+    return fitting, [_too_short(c, length) for c in candidates if c.key not in fitting_keys]
 
 
 def _too_short(candidate: Candidate, length: RequestLength) -> Excluded:
@@ -327,15 +328,14 @@ def hold_back_newcomers(
 ) -> tuple[Candidate, ...]:
     """Hold back candidates in slow start that have reached their allowance, as long as another has room."""
     if len(found) < 2:
-        # No other candidate could have room.
-        return tuple(found)
+        return tuple(found)  # no other candidate could have room
     full = {c.key for c in found if c.in_flight and not c.ejected and c.in_flight >= allowance(c)}
     if not full or not any(c.has_room and not c.rank and c.key not in full for c in found):
         return tuple(found)
     return tuple([replace_fields(c, held_back=True) if c.key in full else c for c in found])
 
 
-_FOR_NOW = frozenset({Reason.FULL, Reason.TOLD})
+_FOR_NOW = frozenset({Reason.FULL, Reason.PAUSED})
 
 _NUMBERS = frozenset(str(int(kind)) for kind in ModelType)
 _ABSENT = {
@@ -352,18 +352,18 @@ def _is_older_pin(request: Request, service: Service) -> bool:
 
 
 def objection_to_own(
-    request: Request, ours: Candidate, unfit: Reason | None, ledger: Known, *, draining: bool
+    request: Request, own: Candidate, unfit: Reason | None, ledger: LedgerView, *, draining: bool
 ) -> Reason | None:
     """Return why a worker of this machine may not answer a request, if so; `unfit` is why it never may."""
-    if reason := objection(request, ours, unfit):
+    if reason := objection(request, own, unfit):
         return reason
     # A peer's catalog may still have this node while it drains; what the peer forwards is told to go elsewhere.
     if draining:
         return Reason.DRAINING
-    if ours.worker is None or not ours.worker.capacity:
+    if own.worker is None or not own.worker.capacity:
         return None
-    taken = ours.in_flight + (ledger.reserved_slots(ours.worker) if request.background else 0)
-    return Reason.FULL if taken >= ours.worker.capacity else None
+    reserved = ledger.reserved_slots(own.worker) if request.background else 0
+    return Reason.FULL if own.in_flight + reserved >= own.worker.capacity else None
 
 
 def _objection_to_peer(
@@ -384,10 +384,10 @@ def objection(request: Request, candidate: Candidate, unfit: Reason | None) -> R
     """Return why a candidate may not answer a request, wherever it is: it is not the one meant, or lacks a parameter."""
     if request.pin is not ANYWHERE and not _matches_pin(request, candidate):
         return Reason.PINNED
-    said = request.verbatim
-    if unfit is None and said is not None and said.needs and not accepts(said, candidate.service):
-        return Reason.WORDLESS
-    return unfit
+    verbatim = request.verbatim
+    if unfit is not None or verbatim is None or not verbatim.needs:
+        return unfit
+    return None if accepts(verbatim, candidate.service) else Reason.WORDLESS
 
 
 def _matches_pin(request: Request, candidate: Candidate) -> bool:

@@ -25,7 +25,7 @@ MAX_BYTES = 4 * 1024 * 1024
 _TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
 _IMAGES = frozenset({Kind.IMAGE, Kind.IMAGE_EDIT})
 _VECTORS = frozenset({Kind.EMBEDDING, Kind.RERANK, Kind.TOKENIZE})
-_OF_SERVICES = {type_: frozenset({kind}) for kind, type_ in SERVICES.items()}
+_SERVICE_KINDS = {type_: frozenset({kind}) for kind, type_ in SERVICES.items()}
 
 MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
     # A model registered without a type is text, and many text servers answer all of these.
@@ -38,7 +38,7 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
     ModelType.RERANK: _VECTORS,
     ModelType.SOUND: frozenset({Kind.SOUND}),
     ModelType.STORE: STORES,
-    **_OF_SERVICES,
+    **_SERVICE_KINDS,
 }
 """Kinds of request that a model may get, by the type that it was registered with."""
 
@@ -54,11 +54,11 @@ OWN_KINDS: Mapping[ModelType, frozenset[Kind]] = {
     ModelType.RERANK: frozenset({Kind.RERANK}),
     ModelType.SOUND: frozenset({Kind.SOUND}),
     ModelType.STORE: STORES,
-    **_OF_SERVICES,
+    **_SERVICE_KINDS,
 }
 """The same for a worker that was registered by the address of a single endpoint."""
 
-_AT_HOME: Mapping[Kind, ModelType] = {
+_MEANT_TYPES: Mapping[Kind, ModelType] = {
     **{kind: type_ for type_, kinds in OWN_KINDS.items() for kind in kinds},
     Kind.TRANSLATION: ModelType.TRANSCRIPTION,
 }
@@ -76,7 +76,7 @@ def estimated_tokens(size: int) -> int:
 
 def type_for(kind: Kind) -> ModelType | None:
     """Return the type that a kind of request means, if any."""
-    return _AT_HOME.get(kind)
+    return _MEANT_TYPES.get(kind)
 
 
 def main_kind(type_: ModelType) -> Kind:
@@ -102,12 +102,12 @@ class Types:
     def __init__(self, kind: Kind, offered: Callable[[], Iterable[tuple[PeerId, Service]]]) -> None:
         """`offered` returns all replicas of the name; most have the type that is meant, and then it is not called."""
         self._kind = kind
-        self._home = _AT_HOME.get(kind)
+        self._meant_type = _MEANT_TYPES.get(kind)
         self._offered = offered
 
     def fits(self, node: PeerId, service: Service) -> bool:
         """Return whether a replica is made for such requests, and no other type of it is meant."""
-        if service.type is self._home:
+        if service.type is self._meant_type:
             return not service.abilities & _OWN_PATH or serves(service, self._kind)
         if not serves(service, self._kind):
             return False
@@ -118,7 +118,7 @@ class Types:
         return frozenset(
             (node, s.project, s.model, s.cid)
             for node, s in self._offered()
-            if s.type is self._home and serves(s, self._kind)
+            if s.type is self._meant_type and serves(s, self._kind)
         )
 
 
@@ -198,7 +198,7 @@ class RequestLength:
         text = sum(map(_text_of, _list(fields.get("messages"))))
         if isinstance(tools := fields.get("tools"), list):
             text += sum(map(_text_of_tool, tools))
-        inputs = [_input(fields.get(name)) for name in ("prompt", "input")]
+        inputs = [_measure_input(fields.get(name)) for name in ("prompt", "input")]
         answer = max(_count(fields.get(name)) for name in ("max_tokens", "max_completion_tokens"))
         return text + sum(t for t, _ in inputs), answer + sum(n for _, n in inputs)
 
@@ -223,17 +223,17 @@ def _text_of_tool(tool: object) -> int:
         return 0
 
 
-def _input(value: object) -> tuple[int, int]:
+def _measure_input(value: object) -> tuple[int, int]:
     """Return the bytes and tokens of a text, of tokens, or of the longest of several of these: each is read separately."""
     match value:
         case [int(), *_] as tokens:
             return 0, len(tokens)
         case list(several):
-            return max(map(_alone, several), key=sum, default=(0, 0))
-    return _alone(value)
+            return max(map(_measure_one, several), key=sum, default=(0, 0))
+    return _measure_one(value)
 
 
-def _alone(value: object) -> tuple[int, int]:
+def _measure_one(value: object) -> tuple[int, int]:
     match value:
         case str(text):
             return len(text.encode(errors="replace")), 0

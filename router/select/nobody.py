@@ -23,7 +23,7 @@ NAMES_COMPARED = 500
 """Names that are compared with an unknown one; comparing takes some 10 µs each, and any caller may ask."""
 
 _CHARACTERS_COMPARED = 64
-_NAMED = 3
+_MAX_NAMED = 3
 
 _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 
@@ -32,7 +32,7 @@ def no_candidate_error(
     request: Request, excluded: Sequence[Excluded], names: Iterable[str]
 ) -> RouterError:
     """Return the error for a request that none of these replicas may answer; `names` are all that are offered anywhere."""
-    if pauses := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
+    if pauses := [e.seconds for e in excluded if e.reason is Reason.PAUSED]:
         message = f"all workers of {display_name(request.model)} requested a pause"
         return WorkerBusy(message, retry_after=min(pauses))
     # Replicas that the caller ruled out, or that a second hop would reach, do not make a name known.
@@ -75,7 +75,7 @@ def _unknown_model_error(
         return UnknownModel(request.model, _nearest(request.model, names))
     projects, pinned = {service.project for service in services}, request.pin.project
     if pinned and pinned not in projects:
-        qualified = sorted(f"{project}/{request.model}" for project in projects)[:_NAMED]
+        qualified = sorted(f"{project}/{request.model}" for project in projects)[:_MAX_NAMED]
         return UnknownModel(request.model, qualified, scope=f" in the project {pinned!r}")
     return UnknownModel(
         request.model, scope=" at the requested node or replica, although others do"

@@ -41,13 +41,13 @@ FAR = 4.0
 REREAD = 3.0
 """Weight of a second of reading that another's cache would save: it takes a slot from other requests as well."""
 
-PAYS = 0.15
+MIN_READING_SHARE = 0.15
 """Least part of an answer's time that reading takes for a conversation to be kept together."""
 
-ASKED = 6
+MAX_QUERIED = 6
 """Candidates whose nodes are asked for their load, and how much of a conversation they have read."""
 
-WORTH_ASKING = 0.1
+MIN_SAVED_SECONDS = 0.1
 """Fewest seconds of reading that may be saved for which nodes are asked."""
 
 LONG = 0.3
@@ -104,11 +104,11 @@ def _usual_tokens(samples: list[tuple[float, int]]) -> float:
     samples.sort()
     weight = sum([w for _, w in samples])
     middle, remaining = 0.0, weight / 2
-    for tokens, its in samples:
+    for tokens, answers in samples:
         if remaining > 0:
-            middle, remaining = tokens, remaining - its
+            middle, remaining = tokens, remaining - answers
     most, least = middle * FAR, middle / FAR
-    return sum([min(max(tokens, least), most) * its for tokens, its in samples]) / weight
+    return sum([min(max(tokens, least), most) * answers for tokens, answers in samples]) / weight
 
 
 def late_candidates(
@@ -117,14 +117,14 @@ def late_candidates(
     """Return the candidates whose first byte, or whole unstreamed answer, is not expected within the caller's target time."""
     kilobytes = len(request.body) / 1_000
     late = set()
-    for candidate, its in zip(candidates, forecasts(request, candidates), strict=True):
-        time, seconds = candidate.time, its.seconds
+    for candidate, forecast in zip(candidates, forecasts(request, candidates), strict=True):
+        time, seconds = candidate.time, forecast.seconds
         if time is None:
             continue
         fresh = max(0.0, kilobytes - candidate.cached_kilobytes)
         if request.stream and (first := time.seconds_to_first_byte(kilobytes=fresh)):
             at_work = min(candidate.expected_requests + 1, candidate.slots or math.inf)
-            seconds = its.seconds - its.service + first * at_work**time.sharing
+            seconds = forecast.seconds - forecast.service + first * at_work**time.sharing
         if seconds > request.aim:
             late.add(candidate.key)
     return late
@@ -136,10 +136,10 @@ def expectations(
     """Return by name what is expected of one of these candidates, for people; empty if its service time is unknown."""
     if candidate.time is None:
         return {}
-    its = forecasts(request, candidates)[candidates.index(candidate)]
+    forecast = forecasts(request, candidates)[candidates.index(candidate)]
     return {
-        "expected_seconds": its.seconds,
-        "service_seconds": its.service,
+        "expected_seconds": forecast.seconds,
+        "service_seconds": forecast.service,
         "error": candidate.time.error,
     }
 
@@ -147,26 +147,26 @@ def expectations(
 def _forecast(candidate: Candidate, alone: float, most_cached: float) -> Forecast:
     """Return what to expect of a candidate that takes `alone` seconds to read all; `most_cached` kilobytes are in some cache."""
     slots, expected, time = candidate.slots, candidate.expected_requests, candidate.time
-    its, reread = alone, 0.0
+    service, reread = alone, 0.0
     if time and most_cached:
         cached = candidate.cached_kilobytes
-        its = max(_LEAST * alone, alone - time.kilobyte * cached)
+        service = max(_LEAST * alone, alone - time.kilobyte * cached)
         reread = REREAD * time.kilobyte * (most_cached - cached)
     if slots:
         sharing = time.sharing if time else 0.0
         if not sharing:
-            return _forecast_in_slots(expected, slots, its, alone, reread)
+            return _forecast_in_slots(expected, slots, service, alone, reread)
         longer = min(expected + 1, slots) ** sharing
         return _forecast_in_slots(
-            expected, slots, its * longer, alone * slots**sharing, reread * longer
+            expected, slots, service * longer, alone * slots**sharing, reread * longer
         )
     sharing = time.sharing if time else UNKNOWN_SHARING
-    seconds = its * (expected + 1) ** sharing
+    seconds = service * (expected + 1) ** sharing
     # Even if more requests at one time have cost nothing yet, the emptier machine is the better one.
     cost = (
-        (its + reread) * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
+        (service + reread) * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
         if expected
-        else its + reread
+        else service + reread
     )
     return Forecast(SHARED ** (1 - sharing) / alone, seconds, seconds, cost, reread)
 
@@ -211,7 +211,7 @@ def is_affinity_worthwhile(request: Request, candidates: Sequence[Candidate]) ->
         for c in candidates
         if c.time
     ]
-    return bool(parts) and sum(parts) >= PAYS * len(parts)
+    return bool(parts) and sum(parts) >= MIN_READING_SHARE * len(parts)
 
 
 def candidates_to_query(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -226,16 +226,14 @@ def candidates_to_query(request: Request, candidates: Sequence[Candidate]) -> li
     expected = forecasts(request, candidates)
     prefixes = request.prefixes
     slowest = max(c.time.kilobyte for c in candidates if c.time) if prefixes.goes_on else 0.0
-    if prefixes.goes_on and slowest * prefixes.size / 1_000 >= WORTH_ASKING:
+    if prefixes.goes_on and slowest * prefixes.size / 1_000 >= MIN_SAVED_SECONDS:
         reader = max(candidates, key=lambda c: c.before.kilobytes)
         if 2_000 * reader.before.kilobytes > prefixes.size and not _may_be_full(reader):
             return []
-        by_its_key = order_by_key(
-            conversation_key(request), candidates, [its.part for its in expected]
-        )
-        queried = [candidates[index] for index in by_its_key[:ASKED]]
+        by_its_key = order_by_key(conversation_key(request), candidates, [e.part for e in expected])
+        queried = [candidates[index] for index in by_its_key[:MAX_QUERIED]]
         return queried if not reader.before.kilobytes or reader in queried else [reader, *queried]
-    costs = [its.cost for its in expected]
+    costs = [e.cost for e in expected]
     index = costs.index(min(costs))
     best = candidates[index]
     if expected[index].service < LONG or not best.report:
@@ -243,7 +241,7 @@ def candidates_to_query(request: Request, candidates: Sequence[Candidate]) -> li
     if best.report.age <= FRESH and not _may_be_full(best):
         return []
     cheapest = sorted(range(len(costs)), key=costs.__getitem__)
-    return [candidates[index] for index in cheapest[:ASKED]]
+    return [candidates[index] for index in cheapest[:MAX_QUERIED]]
 
 
 def _may_be_full(candidate: Candidate) -> bool:
@@ -302,5 +300,5 @@ def longest_useful_wait(
         return 0.0
     if prefers_free_slot(request) and any(other.has_room for other in trusted):
         return 0.0
-    its, *rest = forecasts(request, [candidate, *trusted])
-    return max(0.0, min(o.seconds + o.reread for o in rest) - its.service - its.reread)
+    forecast, *rest = forecasts(request, [candidate, *trusted])
+    return max(0.0, min(o.seconds + o.reread for o in rest) - forecast.service - forecast.reread)

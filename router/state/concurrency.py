@@ -24,7 +24,7 @@ MAX_BOUNDS = 4_096
 class _Bound:
     slots: int
     since: float
-    said: bool = False
+    stated: bool = False
     pause: float = FIRST_PAUSE
     answered: int = 0
     trying: bool = False
@@ -44,7 +44,7 @@ class Limits:
 
     def record_stated(self, service: Service, slots: int, now: float) -> None:
         """Take in the limit that a worker states itself."""
-        self._remember(service, _Bound(slots, now, said=True))
+        self._remember(service, _Bound(slots, now, stated=True))
 
     def record_refusal(self, service: Service, under_way: int, now: float) -> None:
         """Lower the limit of a worker that was full with `under_way` requests, the refused one included."""
@@ -67,7 +67,7 @@ class Limits:
         `under_way` requests were there, the answered one included.
         """
         bound = self._bounds.get(service)
-        if bound is None or bound.said or under_way < bound.slots:
+        if bound is None or bound.stated or under_way < bound.slots:
             return False
         bound.answered += 1
         if bound.answered < bound.slots or now - bound.since < bound.pause:
@@ -97,7 +97,7 @@ class BoundedWorkers:
     def __init__(self, registered: RegisteredWorkers, limits: Limits) -> None:
         self._registered = registered
         self._limits = limits
-        self._seen: tuple[Workers, int] = (Workers(), -1)
+        self._built_from: tuple[Workers, int] = (Workers(), -1)
         self._bounded = Workers()
 
     def __call__(self) -> Workers:
@@ -105,9 +105,9 @@ class BoundedWorkers:
         registered, changes = self._registered.workers, self._limits.changes
         if not changes:
             return registered
-        if self._seen[0] is not registered or self._seen[1] != changes:
+        if self._built_from[0] is not registered or self._built_from[1] != changes:
             self._bounded = Workers.of(map(self._with_bound, registered))
-            self._seen = registered, changes
+            self._built_from = registered, changes
         return self._bounded
 
     def should_learn_limit(self, worker: Worker) -> bool:

@@ -43,10 +43,10 @@ class Estimator:
 
     __slots__ = (
         "_centre",
-        "_first",
+        "_first_byte_fit",
         "_fit",
         "_holds",
-        "_lately",
+        "_recent_errors",
         "_sharing",
         "_tokens",
         "evaluated_at",
@@ -58,11 +58,11 @@ class Estimator:
         """Start without answers; `shares` is whether concurrent requests are assumed to slow each other until answers show it."""
         self.time: ServiceTime | None = None
         self._fit = _Fit()
-        self._first = _Fit()
+        self._first_byte_fit = _Fit()
         self._sharing = _Sharing(UNKNOWN_SHARING if shares else 0.0)
         self._tokens = 0.0
         self._holds = HOLDS
-        self._lately: deque[float] = deque(maxlen=JUDGED)
+        self._recent_errors: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0
         self.evaluated_at = self.first_byte_evaluated_at = -math.inf
         """When an answer, and a first byte, was last evaluated; set by the caller, which skips what comes within `PAUSE`."""
@@ -102,14 +102,14 @@ class Estimator:
         longer = self._sharing.add_sample(crowd, off + self._sharing.exponent * crowd)
         if longer != 1:
             fit.scale(longer)
-            self._first.scale(longer)
+            self._first_byte_fit.scale(longer)
         self.time = ServiceTime(
             fit.fixed,
             fit.kilobyte,
             fit.token,
             tokens=self._tokens,
-            first=self._first.fixed,
-            first_kilobyte=self._first.kilobyte,
+            first=self._first_byte_fit.fixed,
+            first_kilobyte=self._first_byte_fit.kilobyte,
             sharing=self._sharing.exponent,
             holds=self._holds,
             error=error + (abs(off) - error) * max(1 / 16, 1 / answers) if answers else 1.0,
@@ -127,11 +127,11 @@ class Estimator:
         """Learn from the seconds to the first byte of a stream; they show in `time` after the next whole answer."""
         kilobytes -= before.held(self._holds)
         alone = max(seconds, SHORTEST) / concurrency**self._sharing.exponent
-        if not self._first.has_samples:
-            self._first.begin(alone, 0.0)
-        expected = self._first.predict(kilobytes, 0.0)
+        if not self._first_byte_fit.has_samples:
+            self._first_byte_fit.begin(alone, 0.0)
+        expected = self._first_byte_fit.predict(kilobytes, 0.0)
         alone = _clamp(alone, expected / _OUTLIER, expected * _OUTLIER)
-        self._first.add_sample(alone, kilobytes, 0.0, expected**-2)
+        self._first_byte_fit.add_sample(alone, kilobytes, 0.0, expected**-2)
 
     def _estimate_cached(
         self,
@@ -167,16 +167,17 @@ class Estimator:
 
     def _detect_change(self, off: float, error: float) -> float:
         """Return the factor by which the machine has become slower: 1, until the median of its last answers shows another."""
-        self._lately.append(off)
-        if len(self._lately) < JUDGED:
+        self._recent_errors.append(off)
+        if len(self._recent_errors) < JUDGED:
             return 1.0
-        change = sorted(self._lately)[JUDGED // 2] - self._centre
+        change = sorted(self._recent_errors)[JUDGED // 2] - self._centre
         if abs(change) < max(_CHANGE, 1.5 * error):
             return 1.0
         factor = math.exp(change)
         self._fit.scale(factor)
-        self._first.scale(factor)
-        self._lately = deque([ratio - change for ratio in self._lately], maxlen=JUDGED)
+        self._first_byte_fit.scale(factor)
+        rest = [past - change for past in self._recent_errors]
+        self._recent_errors = deque(rest, maxlen=JUDGED)
         return factor
 
 
@@ -299,12 +300,12 @@ class ObservedTime:
     with the reported ones, as outlier detection does: if most of the last took far longer, what was observed counts instead.
     """
 
-    __slots__ = ("_estimator", "_late", "contradicts", "evaluated_at")
+    __slots__ = ("_estimator", "_recent_late", "contradicts", "evaluated_at")
 
     def __init__(self) -> None:
         # Its slots are known from its reports alone, so they are left out.
         self._estimator = Estimator(shares=True)
-        self._late: deque[bool] = deque(maxlen=JUDGED)
+        self._recent_late: deque[bool] = deque(maxlen=JUDGED)
         self.contradicts = False
         """Whether most of the last answers took far longer than reported."""
         self.evaluated_at = 0.0
@@ -330,8 +331,8 @@ class ObservedTime:
         )
         if time is not None:
             expected = seconds_by_report(time, report, ours, kilobytes=kilobytes, tokens=tokens)
-            self._late.append(seconds > TOLERATED * (expected + NETWORK_SECONDS))
-            self.contradicts = 2 * self._late.count(True) > JUDGED
+            self._recent_late.append(seconds > TOLERATED * (expected + NETWORK_SECONDS))
+            self.contradicts = 2 * self._recent_late.count(True) > JUDGED
 
     def choose_figures(
         self, report: Reported | None, time: ServiceTime | None

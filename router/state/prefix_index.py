@@ -77,17 +77,17 @@ class PrefixIndex:
             chain.append((prefix, readers))
         reads: dict[_Key, Read] = {}
         last: _Key | None = None
-        everybodys = 0
+        shared_bytes = 0
         for index in reversed(range(len(chain))):
             prefix, readers = chain[index]
             if index < prefixes.shared and not (of_batch and len(readers) < MAX_READERS):
-                everybodys = max(everybodys, prefix.size)
+                shared_bytes = max(shared_bytes, prefix.size)
                 continue
             for key, read_at in readers:
                 if key is not last and key not in reads:
                     reads[key] = Read(prefix.size, now - read_at)
                 last = key
-        return reads, everybodys
+        return reads, shared_bytes
 
 
 def _is_same_replica(reader: _Key, key: _Key) -> bool:

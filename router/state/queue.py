@@ -49,9 +49,9 @@ class Queues:
     def __init__(self, *, places: int) -> None:
         self._places = places
         self._waiting: dict[str, list[Ticket]] = {}
-        self._clock = 0.0
-        self._last: dict[str, float] = {}
-        self._usual: dict[str, float] = {}
+        self._virtual_time = 0.0
+        self._last_tags: dict[str, float] = {}
+        self._usual_seconds: dict[str, float] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -73,8 +73,8 @@ class Queues:
             if displaced is None:
                 raise self.refusal(model, slots=slots)
             self.leave(displaced)
-        tag = max(self._clock, self._last.get(caller, 0.0)) + 1.0
-        put_newest(self._last, caller, tag, limit=MAX_CALLERS)
+        tag = max(self._virtual_time, self._last_tags.get(caller, 0.0)) + 1.0
+        put_newest(self._last_tags, caller, tag, limit=MAX_CALLERS)
         ticket = Ticket(model, caller, accepts, tag, background)
         self._waiting.setdefault(model, []).append(ticket)
         return WaitingRequest(ticket, displaced)
@@ -94,18 +94,19 @@ class Queues:
         """
         if not self._waiting:
             return None
-        able = [t for waiting in self._waiting.values() for t in waiting if worker in t.accepts]
-        chosen = min(able, key=lambda ticket: (ticket.background, ticket.tag), default=None)
+        eligible = [t for waiting in self._waiting.values() for t in waiting if worker in t.accepts]
+        chosen = min(eligible, key=lambda ticket: (ticket.background, ticket.tag), default=None)
         if chosen is None or (chosen.background and not background):
             return None
-        self._clock = max(self._clock, chosen.tag)
+        self._virtual_time = max(self._virtual_time, chosen.tag)
         self.leave(chosen)
         return chosen
 
     def record_slot_time(self, model: str, seconds: float) -> None:
         """Learn how long an answer of a model took, from taking its slot to freeing it."""
-        usual = self._usual.get(model, seconds)
-        put_newest(self._usual, model, usual + _WEIGHT * (seconds - usual), limit=MAX_MODELS)
+        usual = self._usual_seconds.get(model, seconds)
+        usual += _WEIGHT * (seconds - usual)
+        put_newest(self._usual_seconds, model, usual, limit=MAX_MODELS)
 
     def expected_wait(self, model: str, *, slots: int, background: bool = True) -> float:
         """Return the expected seconds until one more request gets a slot.
@@ -113,7 +114,7 @@ class Queues:
         `background` says whether waiting background requests are ahead of it.
         """
         ahead = sum(background or not ticket.background for ticket in self._waiting.get(model, ()))
-        return self._usual.get(model, 1.0) * (ahead + 1) / max(1, slots)
+        return self._usual_seconds.get(model, 1.0) * (ahead + 1) / max(1, slots)
 
     def refusal(self, model: str, *, slots: int) -> NoCapacity:
         """Return the error for a full model, with the seconds after which a slot is to be expected."""

@@ -40,10 +40,10 @@ MAX_ADDRESSES = 20_000
 
 
 @dataclass(slots=True)
-class _Life:
-    seen: float | None = None
-    since: float | None = None
-    last: float = 0.0
+class _Health:
+    answered_at: float | None = None
+    absent_since: float | None = None
+    noticed_at: float = 0.0
     probed: bool = False
     hopeful: bool | None = None
     restart: float = RESTART
@@ -63,24 +63,24 @@ class HealthTable:
     """Signs of life of all addresses that were asked or probed."""
 
     def __init__(self) -> None:
-        self._by_address: dict[str, _Life] = {}
+        self._by_address: dict[str, _Health] = {}
 
     def record_answer(self, address: str, now: float) -> None:
         """Note that an address answered, with success or an error."""
         health = self._by_address.get(address) or self._remember(address)
-        if health.since is not None:
-            if health.seen is not None:
-                took = now - (health.seen if health.probed else health.since)
+        if health.absent_since is not None:
+            if health.answered_at is not None:
+                took = now - (health.answered_at if health.probed else health.absent_since)
                 health.restart = min(max(health.restart, 2 * took), LONGEST_RESTART)
-            health.since = health.hopeful = None
-        health.seen = now
+            health.absent_since = health.hopeful = None
+        health.answered_at = now
 
     def record_absence(self, address: str, now: float) -> None:
         """Note that an address was away."""
         health = self._by_address.get(address) or self._remember(address)
-        if health.since is None or now - health.last >= FORGOTTEN:
-            health.since = now
-        health.last = now
+        if health.absent_since is None or now - health.noticed_at >= FORGOTTEN:
+            health.absent_since = now
+        health.noticed_at = now
 
     def record_probe(self, address: str, now: float, *, answers: bool) -> None:
         """Note the result of a probe, which is sent now and then."""
@@ -110,19 +110,23 @@ class HealthTable:
     def answered_recently(self, address: str, now: float, seconds: float) -> bool:
         """Return whether an address answered last, and within so many seconds."""
         health = self._by_address.get(address)
-        return health is not None and health.since is None and now - (health.seen or 0.0) < seconds
+        if health is None or health.absent_since is not None:
+            return False
+        return now - (health.answered_at or 0.0) < seconds
 
     def may_return(self, address: str, now: float) -> bool:
         """Return whether an address is worth waiting for: it answers, or did a moment ago, or nothing is known of it."""
         health = self._by_address.get(address)
-        if health is None or health.since is None or now - health.last >= FORGOTTEN:
+        if health is None or health.absent_since is None or now - health.noticed_at >= FORGOTTEN:
             return True
         if health.hopeful is not None:
             return health.hopeful
-        if health.seen is None and health.probed:
+        if health.answered_at is None and health.probed:
             return False
         # A probed address is known to have been there when it last answered; of others, only the first miss is known.
-        away_since = health.seen if health.probed and health.seen is not None else health.since
+        away_since = health.absent_since
+        if health.probed and health.answered_at is not None:
+            away_since = health.answered_at
         return now - away_since < health.restart
 
     def health_of(self, address: str, now: float) -> AddressHealth:
@@ -130,14 +134,17 @@ class HealthTable:
         health = self._by_address.get(address)
         if health is None:
             return AddressHealth()
-        since = health.seen if health.seen is not None else health.since
-        silent = 0.0 if health.since is None or since is None else now - since
+        since = health.answered_at if health.answered_at is not None else health.absent_since
+        silent = 0.0 if health.absent_since is None or since is None else now - since
         return AddressHealth(
-            known=True, answers=health.since is None, ever=health.seen is not None, silent=silent
+            known=True,
+            answers=health.absent_since is None,
+            ever=health.answered_at is not None,
+            silent=silent,
         )
 
-    def _remember(self, address: str) -> _Life:
-        health = _Life()
+    def _remember(self, address: str) -> _Health:
+        health = _Health()
         put_newest(self._by_address, address, health, limit=MAX_ADDRESSES)
         return health
 

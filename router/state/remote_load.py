@@ -23,13 +23,13 @@ MISSED = 3
 MAX_NODES = 1_024
 """Nodes whose reports are held; beyond that the one heard longest ago is evicted. In a larger mesh it is outdated by then."""
 
-TOLD_AGAIN = 0.01
+LOAD_INTERVAL = 0.01
 """Minimum seconds between two reports of one worker's load to one node."""
 
-LEARNT_AGAIN = 0.1
+SERVICE_TIME_INTERVAL = 0.1
 """The same for the service time of a worker, which changes little by little."""
 
-MAX_TOLD = 4_096
+MAX_REPORT_TIMES = 4_096
 """Reports to nodes about workers whose time is remembered; beyond that all are forgotten, and sent again."""
 
 MAX_REPLICAS = 64
@@ -83,40 +83,40 @@ class Reported:
 
 
 Key = TypeVar("Key")
-Told = TypeVar("Told")
+Statement = TypeVar("Statement")
 
 
-class NewestOfNodes(Generic[Key, Told]):
+class NewestOfNodes(Generic[Key, Statement]):
     """The newest statements of nodes about their replicas, by node and by subject."""
 
     def __init__(self) -> None:
-        self._held: dict[PeerId, dict[Key, Told]] = {}
+        self._by_node: dict[PeerId, dict[Key, Statement]] = {}
 
-    def record(self, node: PeerId, key: Key, statement: Told) -> None:
+    def record(self, node: PeerId, key: Key, statement: Statement) -> None:
         """Take in what a node says."""
-        of_node = self._held.pop(node, None)
+        of_node = self._by_node.pop(node, None)
         if of_node is None:
             of_node = {}
-            if len(self._held) >= MAX_NODES:
-                del self._held[next(iter(self._held))]
+            if len(self._by_node) >= MAX_NODES:
+                del self._by_node[next(iter(self._by_node))]
         if of_node.pop(key, None) is None and len(of_node) >= MAX_REPLICAS:
             del of_node[next(iter(of_node))]
         of_node[key] = statement
         # A dictionary keeps the order of insertion, which here is that of hearing.
-        self._held[node] = of_node
+        self._by_node[node] = of_node
 
     def forget(self, node: PeerId) -> None:
         """Forget what a node said: it is lost, or has left."""
-        self._held.pop(node, None)
+        self._by_node.pop(node, None)
 
-    def newest(self, node: PeerId, key: Key) -> Told | None:
+    def newest(self, node: PeerId, key: Key) -> Statement | None:
         """Return what a node said last about a subject, `None` where it said nothing."""
-        of_node = self._held.get(node)
+        of_node = self._by_node.get(node)
         return of_node.get(key) if of_node else None
 
-    def of_node(self, node: PeerId) -> Mapping[Key, Told]:
+    def of_node(self, node: PeerId) -> Mapping[Key, Statement]:
         """Return all that a node said last."""
-        return self._held.get(node, {})
+        return self._by_node.get(node, {})
 
 
 class Reports:
@@ -142,19 +142,19 @@ class ReportTimes:
     """Times of this node's last reports to other nodes on its workers, so that not every answer repeats them."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str, str], float] = {}
+        self._last_times: dict[tuple[str, str, str], float] = {}
 
     def is_due(
-        self, node: str, worker: str, topic: str, now: float, pause: float = TOLD_AGAIN
+        self, node: str, worker: str, topic: str, now: float, pause: float = LOAD_INTERVAL
     ) -> bool:
         """Return whether a report on a worker is due at a node, `pause` seconds after the last; if so, count it as sent."""
         key = node, worker, topic
-        last = self._last.get(key)
+        last = self._last_times.get(key)
         if last is not None and now - last < pause:
             return False
-        if last is None and len(self._last) >= MAX_TOLD:
-            self._last.clear()
-        self._last[key] = now
+        if last is None and len(self._last_times) >= MAX_REPORT_TIMES:
+            self._last_times.clear()
+        self._last_times[key] = now
         return True
 
 

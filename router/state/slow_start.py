@@ -36,17 +36,17 @@ class SlowStart:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[PeerId, dict[Service, None]] = {}
+        self._replicas: dict[PeerId, dict[Service, None]] = {}
         self.newcomers: dict[tuple[PeerId, Service], _Newcomer] = {}
         self.losses = 0
 
     def record_request(self, node: PeerId, service: Service, now: float) -> None:
         """Note that a request goes to a replica; with the first one it becomes a newcomer."""
-        of_node = self._seen.get(node)
+        of_node = self._replicas.get(node)
         if of_node is None:
-            if len(self._seen) >= MAX_NODES:
-                self.forget(next(iter(self._seen)))
-            of_node = self._seen[node] = {}
+            if len(self._replicas) >= MAX_NODES:
+                self.forget(next(iter(self._replicas)))
+            of_node = self._replicas[node] = {}
         if service not in of_node:
             if len(of_node) >= MAX_REPLICAS:
                 self.forget_replica(node, next(iter(of_node)))
@@ -55,7 +55,7 @@ class SlowStart:
 
     def allowance(self, node: PeerId, service: Service, now: float) -> float:
         """Return how many concurrent requests of this node a replica may have."""
-        if service not in self._seen.get(node, ()):
+        if service not in self._replicas.get(node, ()):
             return 1
         # Without newcomers there is nothing more to look up.
         newcomer = self.newcomers.get((node, service)) if self.newcomers else None
@@ -78,11 +78,11 @@ class SlowStart:
     def forget_replica(self, node: PeerId, service: Service) -> None:
         """Forget a replica that failed repeatedly: it is new when it is back."""
         self.losses += 1
-        self._seen.get(node, {}).pop(service, None)
+        self._replicas.get(node, {}).pop(service, None)
         self.newcomers.pop((node, service), None)
 
     def forget(self, node: PeerId) -> None:
         """Forget a node that is lost or has left: all its replicas are new when it is back."""
         self.losses += 1
-        for service in self._seen.pop(node, ()):
+        for service in self._replicas.pop(node, ()):
             self.newcomers.pop((node, service), None)

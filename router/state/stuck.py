@@ -19,7 +19,7 @@ SURE = 5.0
 SURE_FACTOR = 10.0
 """The same, after which a worker counts as stopped even if it never answered while it worked."""
 
-ASK_AGAIN = 1.0
+PROBE_AGAIN = 1.0
 LONGEST_PAUSE = 4.0
 """Seconds between two probes of one worker; for a stopped one doubled each time, up to `LONGEST_PAUSE`."""
 
@@ -30,17 +30,17 @@ _WEIGHT = 0.2  # weight of the newest wait in the usual one
 
 
 @dataclass(slots=True)
-class AskedWorker:
+class WorkerActivity:
     """State of one worker. `waiting` requests wait for their first bytes, and keep it from being forgotten."""
 
     waiting: int = 0
     last_activity: float = 0.0
     usual: float = 0.0
     answers_while_busy: bool = False
-    asked: float = float("-inf")
+    probed_at: float = float("-inf")
     probing: bool = False
     silent: bool = False
-    pause: float = ASK_AGAIN
+    pause: float = PROBE_AGAIN
 
     def record_first_byte(self, seconds: float, now: float) -> None:
         """Note that a wait ended with a first byte after so many seconds."""
@@ -48,7 +48,7 @@ class AskedWorker:
         self.usual += _WEIGHT * (seconds - self.usual) if self.usual else seconds
         self.last_activity = now
         if self.silent:
-            self.silent, self.pause = False, ASK_AGAIN
+            self.silent, self.pause = False, PROBE_AGAIN
 
     def record_no_answer(self) -> None:
         """Note that a wait ended without a first byte."""
@@ -59,9 +59,9 @@ class StuckWorkers:
     """States of the workers that were asked, by address."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, AskedWorker] = {}
+        self._workers: dict[str, WorkerActivity] = {}
 
-    def record_request(self, address: str, now: float) -> AskedWorker:
+    def record_request(self, address: str, now: float) -> WorkerActivity:
         """Note that a request waits for its first byte; return the worker's state, which has to be told how that ends."""
         worker = self._workers.get(address) or self._remember(address)
         if not worker.waiting:
@@ -76,19 +76,19 @@ class StuckWorkers:
             return False
         quiet = now - worker.last_activity
         if worker.silent:
-            due = now - worker.asked >= worker.pause
+            due = now - worker.probed_at >= worker.pause
         elif not worker.waiting:
             due = False
         elif quiet >= _longer(PATIENCE, PATIENCE_FACTOR, worker):
-            due = now - worker.asked >= ASK_AGAIN
+            due = now - worker.probed_at >= PROBE_AGAIN
         else:
             due = (
                 not worker.answers_while_busy
                 and quiet >= LEARN_AFTER
-                and now - worker.asked >= LEARN_AGAIN
+                and now - worker.probed_at >= LEARN_AGAIN
             )
         if due:
-            worker.asked, worker.probing = now, True
+            worker.probed_at, worker.probing = now, True
         return due
 
     def record_probe(self, address: str, now: float, *, answered: bool) -> None:
@@ -99,7 +99,7 @@ class StuckWorkers:
         worker.probing = False
         if answered:
             worker.answers_while_busy = worker.answers_while_busy or worker.waiting > 0
-            worker.silent, worker.pause = False, ASK_AGAIN
+            worker.silent, worker.pause = False, PROBE_AGAIN
         elif worker.silent:
             worker.pause = min(2 * worker.pause, LONGEST_PAUSE)
         elif worker.waiting:
@@ -114,12 +114,12 @@ class StuckWorkers:
         worker = self._workers.get(address)
         return worker is not None and worker.silent
 
-    def _remember(self, address: str) -> AskedWorker:
+    def _remember(self, address: str) -> WorkerActivity:
         if len(self._workers) >= MAX_WORKERS:
             self._workers = {a: worker for a, worker in self._workers.items() if worker.waiting}
-        worker = self._workers[address] = AskedWorker()
+        worker = self._workers[address] = WorkerActivity()
         return worker
 
 
-def _longer(seconds: float, factor: float, worker: AskedWorker) -> float:
+def _longer(seconds: float, factor: float, worker: WorkerActivity) -> float:
     return max(seconds, factor * worker.usual)

@@ -23,29 +23,29 @@ from router.select.fitness import estimated_tokens
 class StopFilter:
     """Filter that cuts one text, piece by piece, before the first stop string. `hit` is that string, `""` without one."""
 
-    __slots__ = ("_held", "_stops", "hit")
+    __slots__ = ("_buffer", "_stops", "hit")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
-        self._held = ""
+        self._buffer = ""
         self.hit = ""
 
     def feed(self, text: str) -> str:
         """Take in the next piece and return what is certainly part of the text; nothing after a stop string."""
         if self.hit:
             return ""
-        searched = self._held + text
+        searched = self._buffer + text
         matches = [(index, stop) for stop in self._stops if (index := searched.find(stop)) >= 0]
         if matches:
-            (index, self.hit), self._held = min(matches), ""
+            (index, self.hit), self._buffer = min(matches), ""
             return searched[:index]
         keep = max((_partial_stop_length(searched, stop) for stop in self._stops), default=0)
-        self._held = searched[len(searched) - keep :]
+        self._buffer = searched[len(searched) - keep :]
         return searched[: len(searched) - keep]
 
     def flush(self) -> str:
         """Return what was held back, once the text has ended by itself."""
-        held, self._held = self._held, ""
+        held, self._buffer = self._buffer, ""
         return held
 
 
@@ -74,16 +74,16 @@ class ChoiceReader(Generic[T]):
     """Reader of one choice of a stream, event by event; `ended` says that it is complete and no more need be read."""
 
     __slots__ = (
-        "_asked",
         "_bytes",
-        "_called",
         "_choice",
         "_echo",
+        "_has_calls",
         "_read",
         "_reason",
-        "_shown",
-        "_spent",
+        "_request",
         "_stops",
+        "_tokens",
+        "_usage",
         "ended",
     )
 
@@ -91,29 +91,29 @@ class ChoiceReader(Generic[T]):
         self, request: TextRequest, read: Callable[[TextRequest, T], OutputPiece], choice: int = 0
     ) -> None:
         """Start a choice. `read` reads one of the worker's events, and raises a `WorkerError` for a failure or an invalid one."""
-        self._asked = request
+        self._request = request
         self._read = read
         self._choice = choice
         self._echo = echo(request, choice)
         self._stops = StopFilter(request.stop)
-        self._shown = HeldTokens(len(self._echo))
+        self._tokens = HeldTokens(len(self._echo))
         self._reason: Reason | None = None
-        self._spent: Usage | None = None
+        self._usage: Usage | None = None
         self._bytes = 0
-        self._called = False
+        self._has_calls = False
         self.ended = False
 
     def feed(self, data: T) -> list[Event]:
         """Take in one event and return what it means; raise what `read` raises."""
-        piece = self._read(self._asked, data)
-        self._spent = piece.usage or self._spent
+        piece = self._read(self._request, data)
+        self._usage = piece.usage or self._usage
         self._bytes += len(piece.text.encode())
         shown = self._stops.feed(piece.text)
         events = self._delta(shown, piece.tokens)
         if self._stops.hit:
             return events + self._end("stop")
         events += piece.calls
-        self._called = self._called or bool(piece.calls)
+        self._has_calls = self._has_calls or bool(piece.calls)
         self._reason = piece.reason or self._reason
         return events + self._end(self._reason or "stop") if piece.over else events
 
@@ -127,21 +127,21 @@ class ChoiceReader(Generic[T]):
         self.ended = True
         tail = [] if self._stops.hit else self._delta(self._stops.flush(), (), last=True)
         estimate = Usage(
-            estimate_prompt_tokens(self._asked, self._choice),
+            estimate_prompt_tokens(self._request, self._choice),
             estimated_tokens(self._bytes),
             estimated=True,
         )
-        reason = "tool_calls" if self._called else reason
-        return [*tail, End(reason, self._choice, self._stops.hit), self._spent or estimate]
+        reason = "tool_calls" if self._has_calls else reason
+        return [*tail, End(reason, self._choice, self._stops.hit), self._usage or estimate]
 
     def _delta(self, shown: str, tokens: tuple[Token, ...], *, last: bool = False) -> list[Event]:
         text, self._echo = self._echo + shown, ""
-        if self._asked.logprobs is None:
+        if self._request.logprobs is None:
             return [Delta(text, self._choice)] if text else []
-        start = self._shown.start
-        ready = self._shown.feed(tokens, len(shown))
+        start = self._tokens.start
+        ready = self._tokens.feed(tokens, len(shown))
         if last:
-            ready += self._shown.flush()
+            ready += self._tokens.flush()
         return [Delta(text, self._choice, ready, start if ready else 0)] if text or ready else []
 
 

@@ -23,7 +23,7 @@ from router.http.heads import request_head
 from router.http.pool import tcp_dialer
 from router.http.reply import Reply
 from router.peers.mux import EXTRA_BYTES, WINDOW
-from router.peers.shared_place import STREAMS, SharedPool
+from router.peers.shared_pool import STREAMS, SharedPool
 from router.peers.tls import certificate_of, client_context, offer_sharing, server_context, trust
 from router.settings import RouterSettings
 from tests.router.world import until

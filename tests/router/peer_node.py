@@ -206,7 +206,7 @@ def router_of(links: Links, workers: Workers, identity: Identity) -> Router:
         links.settings,
         lambda: 0.0,
         random=lambda: 0.5,
-        tasks=links.crew,
+        tasks=links.tasks,
         lingering=links.lingering,
     )
 

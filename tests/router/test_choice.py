@@ -13,9 +13,9 @@ from registry.members.liveness import Presence
 from registry.records import Ability, Load, PeerId, Record, Service, Version
 from router import policies
 from router.choice import (
-    LOOKED_AT,
     MAX_EXCLUDED,
     MAX_TABLES,
+    SAMPLE_SIZE,
     Chooser,
     Exclusions,
     NameOffersCache,
@@ -161,7 +161,7 @@ async def test_of_many_replicas_a_few_are_inspected_and_all_get_their_turn() -> 
     world = many()
     choice = chooser(world)
     firsts = {(await choice.choose(chat()))[0][0].node for _ in range(1_500)}
-    assert world.looked_at == 1_500 * LOOKED_AT
+    assert world.looked_at == 1_500 * SAMPLE_SIZE
     assert len(firsts) > 190
 
 
@@ -190,7 +190,7 @@ def test_a_table_is_rebuilt_when_its_replicas_have_changed() -> None:
     tables, draw = ReplicaTables(), Random(1).random
     before, after = (many(count).catalog.offers[MODEL] for count in (100, 30))
     for _ in range(20):
-        assert len(set(tables.draw(MODEL, before, draw))) == LOOKED_AT
+        assert len(set(tables.draw(MODEL, before, draw))) == SAMPLE_SIZE
     assert {*tables.draw(MODEL, after, draw)} <= {*after}
     for number in range(MAX_TABLES + 1):
         tables.draw(f"m{number}", after, draw)
@@ -230,7 +230,7 @@ def test_names_without_offers_take_no_room_in_the_cache() -> None:
 
 def test_the_total_number_of_cached_offers_is_bounded() -> None:
     world = many(5)
-    names = NameOffersCache(world, BoundedWorkers(world, Limits()), most_offers=12)
+    names = NameOffersCache(world, BoundedWorkers(world, Limits()), max_offers=12)
     for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING):
         found = names.offers_for(chat(kind=kind))
         assert names.offers_for(chat(kind=kind)) is found
@@ -242,7 +242,7 @@ def test_the_total_number_of_cached_offers_is_bounded() -> None:
     world.catalog = many(13).catalog
     assert names.offers_for(chat()) is names.offers_for(chat())
     assert [*names._cached] == [*names._valid] == [(MODEL, Kind.CHAT)]
-    assert names._offers == 13
+    assert names._offer_count == 13
 
 
 class Knowing:
@@ -275,7 +275,7 @@ async def test_possible_holders_of_a_conversation_are_asked_once_and_the_holder_
     nodes = [offer.node for offer in world.catalog.offers[MODEL]]
     for node in nodes:
         choice._ledger.times.reported_times.record(node, (Service("p", MODEL), Kind.CHAT), READER)
-    choice._questions = knowing = Knowing(nodes[3])
+    choice._replica_asker = knowing = Knowing(nodes[3])
     for _ in range(3):
         ordered, _ = await choice.choose(talk())
         assert ordered[0].node == nodes[3]
@@ -292,14 +292,14 @@ async def test_a_request_proceeds_if_no_node_answers_the_question() -> None:
     choice = chooser(world)
     for offer in world.catalog.offers[MODEL]:
         choice._ledger.times.reported_times.record(offer.node, (offer.service, Kind.CHAT), READER)
-    choice._questions = Knowing(OWN.peer)
+    choice._replica_asker = Knowing(OWN.peer)
     assert len((await choice.choose(talk()))[0]) == 5
 
 
 async def test_a_conversation_is_looked_for_at_the_same_few_replicas_and_its_last_reader() -> None:
     world = many()
     looked_at = [{c.node for c in (await chooser(world).choose(talk()))[0]} for _ in range(2)]
-    assert len(looked_at[0] & looked_at[1]) >= LOOKED_AT // 2
+    assert len(looked_at[0] & looked_at[1]) >= SAMPLE_SIZE // 2
     choice = chooser(world)
     reader = PeerId("n77")
     choice._ledger.times.prefix_index.record_read(
@@ -318,7 +318,7 @@ async def test_the_choice_is_among_the_replicas_that_were_asked() -> None:
             offer.node, (service, Kind.CHAT), ServiceTime(fixed=5.0)
         )
         choice._ledger.reports.record(offer.node, service, stale)
-    choice._questions = knowing = Knowing(OWN.peer)
+    choice._replica_asker = knowing = Knowing(OWN.peer)
     ordered, _ = await choice.choose(chat())
     assert knowing.asked
     assert {*knowing.asked} <= {candidate.node for candidate in ordered}
@@ -378,7 +378,7 @@ async def test_excluded_replicas_are_remembered_with_their_reasons(scene: Scene)
 
 
 def test_exclusions_are_kept_for_the_newest_requests_and_a_few_replicas_each() -> None:
-    found = Exclusions(most=2)
+    found = Exclusions(limit=2)
     left = tuple(Excluded(NARROW, Reason.LOST) for _ in range(MAX_EXCLUDED + 1))
     for number in range(3):
         found.record(replace(chat(), id=str(number)), left)

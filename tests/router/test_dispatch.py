@@ -83,7 +83,7 @@ class World:
             self.links.settings,
             lambda: self.now,
             random=lambda: 0.5,
-            tasks=self.links.crew,
+            tasks=self.links.tasks,
             lender=self.lender,
         )
 
@@ -580,7 +580,7 @@ async def test_a_worker_that_names_a_retry_time_is_paused_until_then_and_others_
         assert len(busy.received) == 1
         world.now += 6
         [left] = world.router.explain(chat()).excluded
-        assert (left.reason, left.seconds) == (Reason.TOLD, 1.0)
+        assert (left.reason, left.seconds) == (Reason.PAUSED, 1.0)
         world.now += 1
         busy.fail()
         await world.ask(chat())

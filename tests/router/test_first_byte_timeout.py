@@ -10,7 +10,7 @@ from registry.members.liveness import Presence
 from registry.records import PeerId, Service
 from router.answer import NOTHING, Answer, Route
 from router.errors import WorkerUnreachable
-from router.first_byte_timeout import LOOK_AFTER, LOOKS_CUT_OFF, FirstByteWaits
+from router.first_byte_timeout import CUT_OFF_CHECKS, PROBE_AFTER, FirstByteWaits
 from router.select.candidates import Candidate
 from router.state.readiness import is_not_ready
 from tests.router.peer_node import peer_node, way_to
@@ -59,7 +59,7 @@ class Party:
 
     def look(self, *, times: int = 2) -> None:
         for _ in range(times):
-            self.waits.check_waits(asyncio.get_running_loop().time() + LOOK_AFTER)
+            self.waits.check_waits(asyncio.get_running_loop().time() + PROBE_AFTER)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_a_peer_that_is_alive_but_cut_off_is_given_up_to_be_reached_anothe
     waiting = await begun(asyncio.ensure_future(party.wait()))
     party.silent.add(FAR)
     party.cut_off.add(FAR)
-    party.look(times=LOOKS_CUT_OFF - 1)
+    party.look(times=CUT_OFF_CHECKS - 1)
     await begun(waiting)
     party.look(times=1)
     with pytest.raises(WorkerUnreachable) as caught:
@@ -186,7 +186,7 @@ async def test_a_request_to_a_node_that_falls_silent_is_answered_by_another() ->
         assert b'"llama"' in body
         assert attempts == 2
         assert len(quick.received) == 1
-        assert LOOK_AFTER < clock() - began < 3.0
+        assert PROBE_AFTER < clock() - began < 3.0
         await until(lambda: slow.hung_up == 1)
 
 

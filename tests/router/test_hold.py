@@ -165,7 +165,7 @@ async def test_a_caller_that_leaves_gives_up_its_place_and_the_others_wait_on() 
         for leaving in asking[:3]:
             leaving.cancel()
         await asyncio.wait(asking[:3])
-        assert len(room.places) == 1
+        assert len(room.requests) == 1
         worker.fail()
         await asyncio.wait_for(asking[3], NOTICED)
 
@@ -210,7 +210,7 @@ async def test_the_total_size_of_held_bodies_is_limited() -> None:
         loading(worker)
         world.serve(own(worker.url))
         # As if other requests held nearly all of the budget.
-        world.router._held_requests._bytes += MAX_HELD_BYTES - 1000
+        world.router._held_requests._held_bytes += MAX_HELD_BYTES - 1000
         with pytest.raises(WorkerLoading):
             await world.ask(chat(body=b'{"model":"llama","x":"%b"}' % (b"x" * 2000)))
         assert world.router.events["holds_refused"] == 1
@@ -218,8 +218,8 @@ async def test_the_total_size_of_held_bodies_is_limited() -> None:
         await until(lambda: world.router.held_count == 1)
         worker.fail()
         await asking
-        world.router._held_requests._bytes -= MAX_HELD_BYTES - 1000
-        assert world.router._held_requests._bytes == 0
+        world.router._held_requests._held_bytes -= MAX_HELD_BYTES - 1000
+        assert world.router._held_requests._held_bytes == 0
 
 
 async def test_a_worker_that_is_away_for_long_is_not_waited_for() -> None:

@@ -53,4 +53,4 @@ async def test_memory_is_bounded() -> None:
     world = World(1)
     for number in range(MAX_WORKERS + 10):
         await world.ask(worker(number))
-    assert len(world.discovery._asked) == MAX_WORKERS
+    assert len(world.discovery._queried_at) == MAX_WORKERS

@@ -16,7 +16,7 @@ from typing import Self
 
 import pytest
 
-from node.observe.recent import MOST as REMEMBERED
+from node.observe.recent import MAX_REMEMBERED as REMEMBERED
 from registry.intake.newcomers import AT_ONCE
 from tests.swarm.attacks.attacker import Attacker
 from tests.swarm.attacks.floods import THIRD_PARTY

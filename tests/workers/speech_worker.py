@@ -87,7 +87,7 @@ class Speaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class TextEvent:
     """The words of a recording, with their begin and end in seconds."""
 
     text: str
@@ -95,7 +95,7 @@ class Heard:
     end: float = 0.0
 
 
-def transcribed(recording: bytes, words: frozenset[str]) -> Heard:
+def transcribed(recording: bytes, words: frozenset[str]) -> TextEvent:
     """Transcribe a WAV file, restricted to `words` if there are any; raise `wave.Error`."""
     with wave.open(io.BytesIO(recording)) as file:
         if file.getnchannels() != 1 or file.getsampwidth() != _SAMPLE_BYTES:
@@ -115,9 +115,9 @@ def transcribed(recording: bytes, words: frozenset[str]) -> Heard:
     heard = decoder.hyp()
     spoken = [part for part in decoder.seg() or () if not part.word.startswith("<")]
     if heard is None or not spoken:
-        return Heard("")
+        return TextEvent("")
     first, last = spoken[0].start_frame * _FRAME, spoken[-1].end_frame * _FRAME
-    return Heard(heard.hypstr, max(0.0, first - _SILENCE), max(0.0, last - _SILENCE))
+    return TextEvent(heard.hypstr, max(0.0, first - _SILENCE), max(0.0, last - _SILENCE))
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Studio:
         async with self.turn:
             return await asyncio.to_thread(self.speaker.say, text, voice, speed)
 
-    async def hear(self, recording: bytes, words: frozenset[str] = frozenset()) -> Heard:
+    async def hear(self, recording: bytes, words: frozenset[str] = frozenset()) -> TextEvent:
         """Transcribe a WAV file; raise `ValueError`."""
         async with self.turn:
             try:

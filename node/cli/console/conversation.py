@@ -58,7 +58,7 @@ class ChatSession:
 
     def __init__(self, conversation: "Conversation") -> None:
         self.over = False
-        self._with = conversation
+        self._conversation = conversation
         self._saved: set[str] = set()
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
             "help": (self._help, "this list"),
@@ -76,7 +76,7 @@ class ChatSession:
             if line.startswith("/") and not line.startswith("//"):
                 self._obey(line)
             elif line.strip():
-                say_answer(self._with, line.removeprefix("/"))
+                say_answer(self._conversation, line.removeprefix("/"))
         except KeyboardInterrupt:
             print()
             note("[stopped]")
@@ -98,7 +98,7 @@ class ChatSession:
             note(f"  /{name:<7} {description}")
 
     def _set(self, text: str) -> None:
-        parameters = self._with.parameters
+        parameters = self._conversation.parameters
         name, _, value = text.partition(" ")
         if value:
             parameters[name] = value_of(value.strip())
@@ -110,18 +110,18 @@ class ChatSession:
             note("  no parameters are set")
 
     def _system(self, text: str) -> None:
-        self._with.system = text
+        self._conversation.system = text
 
     def _attach(self, file: str) -> None:
-        self._with.attached.append(image(file))
-        note(f"  {len(self._with.attached)} attached; sent with the next prompt")
+        self._conversation.attached.append(image(file))
+        note(f"  {len(self._conversation.attached)} attached; sent with the next prompt")
 
     def _save(self, file: str) -> None:
         """Write a file that only the user can read; overwrite only files that this conversation has saved."""
         if not file:
             raise WrongUsage("/save needs a file name")
         flag = os.O_TRUNC if file in self._saved else os.O_EXCL
-        content = json.dumps(self._with.body(), indent=2, ensure_ascii=False)
+        content = json.dumps(self._conversation.body(), indent=2, ensure_ascii=False)
         try:
             with os.fdopen(
                 os.open(Path(file).expanduser(), os.O_WRONLY | os.O_CREAT | flag, 0o600),
@@ -136,8 +136,8 @@ class ChatSession:
         note(plain(f"  saved {file}"))
 
     def _clear(self, _: str) -> None:
-        self._with.turns.clear()
-        self._with.attached.clear()
+        self._conversation.turns.clear()
+        self._conversation.attached.clear()
 
     def _exit(self, _: str) -> None:
         self.over = True

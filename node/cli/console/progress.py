@@ -23,7 +23,7 @@ class Progress:
         self._moving = can_redraw(self._out)
         self._first: tuple[float, int] | None = None
         self._written = -EVERY
-        self._said = ""
+        self._last_text = ""
 
     def seen(self, status: str, counts: Mapping[str, int]) -> None:
         """Show the batch's status and counts."""
@@ -39,7 +39,7 @@ class Progress:
 
     def end(self) -> None:
         """End the redrawn line, and leave it on the terminal."""
-        if self._moving and self._said:
+        if self._moving and self._last_text:
             self._out.write("\n")
 
     def _rate(self, now: float, done: int) -> float:
@@ -50,10 +50,10 @@ class Progress:
     def _show(self, text: str, now: float) -> None:
         if self._moving:
             self._out.write(f"\r\033[K{text}")
-        elif text != self._said and now - self._written >= EVERY:
+        elif text != self._last_text and now - self._written >= EVERY:
             self._written = now
             self._out.write(f"{text}\n")
-        self._said = text
+        self._last_text = text
         self._out.flush()
 
 

@@ -15,7 +15,13 @@ from node.faces.anthropic.request_mapping import MessagesRequest
 from node.faces.anthropic.token_count import estimated_tokens
 from node.faces.encoder import TextEncoder
 from router.errors import WorkerFailed
-from router.openai.text_parser import CallPart, Heard, ReasoningPiece, TextFailure, arguments_object
+from router.openai.text_parser import (
+    CallPart,
+    ReasoningPiece,
+    TextEvent,
+    TextFailure,
+    arguments_object,
+)
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -30,10 +36,10 @@ Anthropic's form has only objects, and its guide names this key.
 MAX_CALLS = 1_024
 """The most calls of tools in one answer; a worker that makes more has failed."""
 
-Said: TypeAlias = Delta | ReasoningPiece | CallPart
+ContentPiece: TypeAlias = Delta | ReasoningPiece | CallPart
 
 
-def content_of(pieces: Sequence[Said], own_id: str) -> list[dict[str, object]]:
+def content_of(pieces: Sequence[ContentPiece], own_id: str) -> list[dict[str, object]]:
     """Return the blocks of an answer in one piece."""
     blocks: list[dict[str, object]] = []
     calls: dict[int, dict[str, object]] = {}
@@ -76,7 +82,7 @@ class Blocks:
         self._open: tuple[str, int] | None = None
         self._calls: set[int] = set()
 
-    def take(self, pieces: Sequence[Said]) -> bytes:
+    def take(self, pieces: Sequence[ContentPiece]) -> bytes:
         """Return the events for a piece of an answer; raise `WorkerFailed` for pieces that cannot be put together."""
         return b"".join(map(self._event, pieces))
 
@@ -87,7 +93,7 @@ class Blocks:
         self._open = None
         return event("content_block_stop", index=self._index)
 
-    def _event(self, part: Said) -> bytes:
+    def _event(self, part: ContentPiece) -> bytes:
         match part:
             case Delta(text):
                 if self._calling and not text.strip():
@@ -170,13 +176,13 @@ class AnthropicEvents(TextEncoder):
     ) -> None:
         """`own_id` is the answer's id: a caller's own request id may occur twice in one conversation."""
         super().__init__(Kind.CHAT, streams=request.stream, max_event_bytes=max_event_bytes)
-        self._asked = request
+        self._request = request
         self._request_id = request_id
         self._id = own_id
         self._blocks = Blocks(own_id)
         self._end: End | None = None
         self._usage: Usage | None = None
-        self._called = False
+        self._has_calls = False
         self._bytes = 0
 
     @property
@@ -184,21 +190,21 @@ class AnthropicEvents(TextEncoder):
         """The request's id in the header that Anthropic's SDK reads."""
         return {"request-id": self._request_id}
 
-    def answer(self, events: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[TextEvent]) -> object:
         """Return the message of an answer in one piece."""
         pieces = self._take_end(events)
-        content = without_prefill(content_of(pieces, self._id), self._asked.begun)
+        content = without_prefill(content_of(pieces, self._id), self._request.begun)
         return {**self._message(content), **self._ending(), "usage": self._usage_fields()}
 
     def opening(self) -> bytes:
         """Return the event that begins the message."""
         # An estimate: the number of tokens read is known, and sent, only at the end.
-        usage = {"input_tokens": estimated_tokens(self._asked.fields), "output_tokens": 0}
+        usage = {"input_tokens": estimated_tokens(self._request.fields), "output_tokens": 0}
         ending = {"stop_reason": None, "stop_sequence": None}
         message = {**self._message([]), **ending, "usage": usage}
         return event("message_start", message=message)
 
-    def events(self, events: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[TextEvent]) -> bytes:
         """Return the events for a piece of the answer."""
         return self._blocks.take(self._take_end(events))
 
@@ -212,7 +218,7 @@ class AnthropicEvents(TextEncoder):
         """Return the event for a stream that broke off."""
         return errors.broken(failure, self._request_id)
 
-    def _take_end(self, events: Sequence[Heard]) -> list[Delta | ReasoningPiece | CallPart]:
+    def _take_end(self, events: Sequence[TextEvent]) -> list[Delta | ReasoningPiece | CallPart]:
         """Record finish reason and usage; return the other events that this caller gets."""
         pieces: list[Delta | ReasoningPiece | CallPart] = []
         for part in events:
@@ -223,8 +229,8 @@ class AnthropicEvents(TextEncoder):
                     self._end = part
                 case Delta(text, 0) | ReasoningPiece(text, 0) | CallPart(arguments=text, choice=0):
                     self._bytes += len(text.encode())
-                    self._called = self._called or isinstance(part, CallPart)
-                    if self._asked.thinks or not isinstance(part, ReasoningPiece):
+                    self._has_calls = self._has_calls or isinstance(part, CallPart)
+                    if self._request.thinks or not isinstance(part, ReasoningPiece):
                         pieces.append(part)
         return pieces
 
@@ -233,25 +239,25 @@ class AnthropicEvents(TextEncoder):
             "id": f"msg_{self._id}",
             "type": "message",
             "role": "assistant",
-            "model": self._asked.model,
+            "model": self._request.model,
             "content": content,
         }
 
     def _ending(self) -> dict[str, object]:
         end = self._end or End("stop")
         reason, stop = _REASONS[end.reason], end.stop
-        if not self._called and reason == "tool_use":
+        if not self._has_calls and reason == "tool_use":
             reason = "end_turn"
-        elif self._called and reason == "end_turn":
+        elif self._has_calls and reason == "end_turn":
             # Some workers give the reason `stop` after a call of a tool.
             return {"stop_reason": "tool_use", "stop_sequence": None}
-        if stop in self._asked.stops:
+        if stop in self._request.stops:
             return {"stop_reason": "stop_sequence", "stop_sequence": stop}
         return {"stop_reason": reason, "stop_sequence": None}
 
     def _usage_fields(self) -> dict[str, object]:
         usage = self._usage or Usage(
-            estimated_tokens(self._asked.fields), -(-self._bytes // USUAL_BYTES), estimated=True
+            estimated_tokens(self._request.fields), -(-self._bytes // USUAL_BYTES), estimated=True
         )
         fields: dict[str, object] = {
             "input_tokens": usage.prompt,

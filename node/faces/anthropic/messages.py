@@ -120,13 +120,13 @@ FAILED = "The tool failed: "
 Block = tuple[str, Mapping[str, object]]
 """The place of a block, and the block."""
 
-Said = dict[str, object]
+Payload = dict[str, object]
 """A message, or a part of one, in OpenAI's form."""
 
 
-def messages_of(fields: Mapping[str, object]) -> list[Said]:
+def messages_of(fields: Mapping[str, object]) -> list[Payload]:
     """Return a request's messages, the `system` field first; raise `BadRequest`, which names the place."""
-    said: list[Said] = []
+    said: list[Payload] = []
     if fields.get("system") is not None:
         system = _joined(_texts(_blocks(fields["system"], "system"), "system"))
         said += [{"role": "system", "content": system}] if system else []
@@ -134,7 +134,7 @@ def messages_of(fields: Mapping[str, object]) -> list[Said]:
     if not turns:
         raise field_error("messages", "must be a list of messages")
     for role, blocks in turns:
-        said += _SAID[role](blocks)
+        said += _READERS[role](blocks)
     return said
 
 
@@ -143,7 +143,7 @@ def _turns(value: object) -> Iterator[tuple[str, list[Block]]]:
     role, blocks = "", list[Block]()
     for path, message in rows(value, "messages", MAX_MESSAGES):
         message_role = message.get("role")
-        if not isinstance(message_role, str) or message_role not in _SAID:
+        if not isinstance(message_role, str) or message_role not in _READERS:
             raise field_error(f"{path}.role", "must be user, assistant or system")
         if message_role != role and role:
             yield role, blocks
@@ -162,14 +162,14 @@ def _blocks(content: object, path: str) -> list[Block]:
     return list(rows(content, path, MAX_BLOCKS))
 
 
-def _of_system(blocks: list[Block]) -> list[Said]:
+def _of_system(blocks: list[Block]) -> list[Payload]:
     return [{"role": "system", "content": _joined(_texts(blocks, "a system message"))}]
 
 
-def _of_user(blocks: list[Block]) -> list[Said]:
-    results: list[Said] = []
-    parts: list[Said] = []
-    shown: list[Said] = []
+def _of_user(blocks: list[Block]) -> list[Payload]:
+    results: list[Payload] = []
+    parts: list[Payload] = []
+    shown: list[Payload] = []
     for path, block in blocks:
         if block.get("type") == "tool_result":
             result, images = _result(block, path)
@@ -183,10 +183,10 @@ def _of_user(blocks: list[Block]) -> list[Said]:
     return results
 
 
-def _of_assistant(blocks: list[Block]) -> list[Said]:
+def _of_assistant(blocks: list[Block]) -> list[Payload]:
     texts: list[str] = []
     thoughts: list[str] = []
-    calls: list[Said] = []
+    calls: list[Payload] = []
     for path, block in blocks:
         match block.get("type"):
             case "text":
@@ -203,7 +203,7 @@ def _of_assistant(blocks: list[Block]) -> list[Said]:
             case other:
                 raise _unknown_type(other, path, "an assistant message")
     text = "".join(texts)
-    message: Said = {"role": "assistant", "content": text or (None if calls else "")}
+    message: Payload = {"role": "assistant", "content": text or (None if calls else "")}
     if any(thoughts):
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:
@@ -211,14 +211,14 @@ def _of_assistant(blocks: list[Block]) -> list[Said]:
     return [message]
 
 
-_SAID: Mapping[str, Callable[[list[Block]], list[Said]]] = {
+_READERS: Mapping[str, Callable[[list[Block]], list[Payload]]] = {
     "user": _of_user,
     "assistant": _of_assistant,
     "system": _of_system,
 }
 
 
-def _call(block: Mapping[str, object], path: str) -> Said:
+def _call(block: Mapping[str, object], path: str) -> Payload:
     arguments = block.get("input")
     if not isinstance(arguments, dict):
         raise field_error(f"{path}.input", "must be an object")
@@ -230,12 +230,12 @@ def _call(block: Mapping[str, object], path: str) -> Said:
     return {"id": id_, "type": "function", "function": function}
 
 
-def _result(block: Mapping[str, object], path: str) -> tuple[Said, list[Said]]:
+def _result(block: Mapping[str, object], path: str) -> tuple[Payload, list[Payload]]:
     """Return the message with a tool's result, and the images in the result."""
     failed = block.get("is_error")
     if failed is not None and not isinstance(failed, bool):
         raise field_error(f"{path}.is_error", "must be true or false")
-    parts: list[Said] = []
+    parts: list[Payload] = []
     if block.get("content") is not None:
         for inner_path, inner in _blocks(block["content"], f"{path}.content"):
             has_reference = inner.get("type") == "tool_reference"
@@ -250,7 +250,7 @@ def _result(block: Mapping[str, object], path: str) -> tuple[Said, list[Said]]:
     return {"role": "tool", "tool_call_id": id_, "content": content}, images
 
 
-def _reference(block: Mapping[str, object], path: str) -> Said:
+def _reference(block: Mapping[str, object], path: str) -> Payload:
     """Return the text for a tool that a search found. The worker knows the tool: deferred ones are offered too."""
     name = block.get("tool_name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -258,7 +258,7 @@ def _reference(block: Mapping[str, object], path: str) -> Said:
     return _words(f"The tool {name} can be called.")
 
 
-def _parts(block: Mapping[str, object], path: str) -> list[Said]:
+def _parts(block: Mapping[str, object], path: str) -> list[Payload]:
     """Return the parts of a user's block, without empty texts; raise `BadRequest`."""
     match block.get("type"):
         case "text":
@@ -279,7 +279,7 @@ def _parts(block: Mapping[str, object], path: str) -> list[Said]:
     return [_words(text)] if text else []
 
 
-def _image(block: Mapping[str, object], path: str) -> Said:
+def _image(block: Mapping[str, object], path: str) -> Payload:
     source = mapping(block, "source", f"{path}.source")
     match source.get("type"):
         case "base64":
@@ -308,7 +308,7 @@ def _base64(data: object, path: str) -> str:
     raise field_error(path, "must be base64")
 
 
-def _document(block: Mapping[str, object], path: str) -> list[Said]:
+def _document(block: Mapping[str, object], path: str) -> list[Payload]:
     """Return the parts of a text document; raise `BadRequest`."""
     if mapping(block, "citations", f"{path}.citations").get("enabled"):
         raise field_error(f"{path}.citations", "are not supported: workers do not report sources")
@@ -352,11 +352,11 @@ def _text(block: Mapping[str, object], path: str) -> str:
     return text
 
 
-def _words(text: str) -> Said:
+def _words(text: str) -> Payload:
     return {"type": "text", "text": text}
 
 
-def _content(parts: list[Said]) -> object:
+def _content(parts: list[Payload]) -> object:
     """Return the parts if there are images among them, else one text, which every worker supports."""
     if all(part["type"] == "text" for part in parts):
         return _joined([str(part["text"]) for part in parts])

@@ -155,14 +155,14 @@ class RpcAccess:
 
     def __init__(self, access: Access, keys: RpcKeys, address: HostPort) -> None:
         self._access = access
-        self._held = keys
+        self._keys = keys
         self.place = address
         """The address at which the face listens."""
 
     def holder(self, key: str, call: Any) -> Principal:
         """Return the principal of the caller, which sent `key` or an empty text; raise an `AuthError`."""
-        if self._held.known:
-            return ANYBODY if self._held.open_to(key) else self._access.with_key(key, None)
+        if self._keys.known:
+            return ANYBODY if self._keys.open_to(key) else self._access.with_key(key, None)
         near = partial(self._is_near, call)
         principal = self._access.with_key(key, near)
         if principal is ANYBODY and self._access.tells_addresses and not near():

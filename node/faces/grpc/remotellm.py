@@ -17,7 +17,7 @@ from node.faces.grpc import Handlers, RpcAccess, name_dropped, request_of, stops
 from node.faces.model_call import model_answer
 from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.openai import text_parser
-from router.openai.text_parser import Heard, TextFailure
+from router.openai.text_parser import TextEvent, TextFailure
 from router.requests import Kind, Request
 from router.rpc.messages import REMOTELLM, methods_of, parse_message
 from router.rpc.server import RpcRefused, metadata_of
@@ -174,7 +174,7 @@ def _cut(texts: Any, stops: list[str]) -> Any:
     return texts
 
 
-def _written(model: str, events: Iterable[Heard]) -> dict[str, str]:
+def _written(model: str, events: Iterable[TextEvent]) -> dict[str, str]:
     events = list(events)
     if events and isinstance(events[-1], TextFailure):
         raise RpcRefused("INTERNAL", events[-1].message)

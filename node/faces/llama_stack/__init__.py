@@ -24,7 +24,7 @@ from node.faces.request_reader import read_fields
 from node.faces.respond import answer
 from router.openai.body import encode_json
 from router.openai.logprobs import Token
-from router.openai.text_parser import CallPart, Heard, TextFailure, arguments_object
+from router.openai.text_parser import CallPart, TextEvent, TextFailure, arguments_object
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import SERVICES, Kind
@@ -108,7 +108,7 @@ class StackEncoder(TextEncoder):
         """Return the event with which the model begins."""
         return _event({"id": f"{self._id}-0", "is_header_complete": True, "is_complete": False})
 
-    def answer(self, events: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[TextEvent]) -> object:
         """Return all candidates."""
         self._take(events)
         candidates = [c.said(f"{self._id}-{n}") for n, c in sorted(self._candidates.items())]
@@ -119,7 +119,7 @@ class StackEncoder(TextEncoder):
             else {**answer_fields, "usage": _usage(self._usage)}
         )
 
-    def events(self, events: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[TextEvent]) -> bytes:
         """Return pieces of text; everything else is in the last piece of its candidate."""
         self._take(events, keep=False)
         return b"".join(
@@ -144,7 +144,7 @@ class StackEncoder(TextEncoder):
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return _event({"error": error})
 
-    def _take(self, events: Sequence[Heard], *, keep: bool = True) -> None:
+    def _take(self, events: Sequence[TextEvent], *, keep: bool = True) -> None:
         for event in events:
             if isinstance(event, Usage):
                 # The protocol cannot mark an estimate.

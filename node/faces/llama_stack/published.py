@@ -11,7 +11,7 @@ import orjson
 from node.faces.encoder import TextEncoder
 from router.canonical.values import read_flag, read_integer, read_list, read_number, read_text
 from router.errors import BadRequest
-from router.openai.text_parser import CallPart, Heard, TextFailure, arguments_object
+from router.openai.text_parser import CallPart, TextEvent, TextFailure, arguments_object
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -217,7 +217,7 @@ class PublishedEncoder(TextEncoder):
         """Return the event with which the model begins."""
         return _event("start", self._text(""))
 
-    def answer(self, events: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[TextEvent]) -> object:
         """Return a whole answer."""
         self._take(events)
         message = {
@@ -228,7 +228,7 @@ class PublishedEncoder(TextEncoder):
         }
         return {"completion_message": message, "logprobs": None, **self._metrics}
 
-    def events(self, events: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[TextEvent]) -> bytes:
         """Return events for pieces of text; calls follow at the end, each whole."""
         self._take(events)
         written = [
@@ -274,7 +274,7 @@ class PublishedEncoder(TextEncoder):
         }
         return {"metrics": [{"metric": name, "value": count} for name, count in counts.items()]}
 
-    def _take(self, events: Sequence[Heard]) -> None:
+    def _take(self, events: Sequence[TextEvent]) -> None:
         for event in events:
             match event:
                 case Delta(text, 0):

@@ -28,7 +28,7 @@ from node.faces.openapi.description import (
 )
 from registry import errors as registry
 from router import errors as router
-from router.peers.headers import SAID_BY_CALLERS, TOLD_TO_CALLERS
+from router.peers.headers import CALLER_ANSWER_HEADERS, CALLER_REQUEST_HEADERS
 
 JSON = "application/json"
 FORM = "multipart/form-data"
@@ -186,11 +186,11 @@ class _DocumentBuilder:
             "responses": self._responses,
             "parameters": {
                 name: {"name": name, "in": "header", "schema": TEXT, "description": description}
-                for name, description in SAID_BY_CALLERS.items()
+                for name, description in CALLER_REQUEST_HEADERS.items()
             },
             "headers": {
                 name: {"schema": TEXT, "description": description}
-                for name, description in TOLD_TO_CALLERS.items()
+                for name, description in CALLER_ANSWER_HEADERS.items()
             },
             "securitySchemes": _SECURITY,
         }
@@ -278,7 +278,7 @@ def _parameters(path: str, described: OperationDoc) -> Iterator[dict[str, Any]]:
         needed = {"required": True} if name in described.needs else {}
         yield {"name": name, "in": "query", "schema": schema, **needed}
     if described.runs:
-        yield from ({"$ref": f"#/components/parameters/{name}"} for name in SAID_BY_CALLERS)
+        yield from ({"$ref": f"#/components/parameters/{name}"} for name in CALLER_REQUEST_HEADERS)
 
 
 def _success(described: OperationDoc) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def _success(described: OperationDoc) -> dict[str, Any]:
     }
     if described.runs:
         response["headers"] = {
-            name: {"$ref": f"#/components/headers/{name}"} for name in TOLD_TO_CALLERS
+            name: {"$ref": f"#/components/headers/{name}"} for name in CALLER_ANSWER_HEADERS
         }
     return {"200": response}
 

@@ -14,7 +14,7 @@ from node.faces.encoder import TextEncoder
 from router.errors import WorkerFailed
 from router.openai import logprobs
 from router.openai.logprobs import Token
-from router.openai.text_parser import CallPart, Heard, ReasoningPiece, TextFailure
+from router.openai.text_parser import CallPart, ReasoningPiece, TextEvent, TextFailure
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -28,7 +28,7 @@ TOKEN_CHARACTERS = 64
 MAX_ITEMS = 1_024
 """The most items of one output."""
 
-Said: TypeAlias = dict[str, object]
+Payload: TypeAlias = dict[str, object]
 
 
 class Item(ABC):
@@ -47,70 +47,74 @@ class Item(ABC):
         """All of its pieces, joined."""
         return "".join(self._pieces)
 
-    def grow(self, piece: str) -> Said:
+    def grow(self, piece: str) -> Payload:
         """Add a piece and return its event."""
         self._pieces.append(piece)
         return self._delta(piece)
 
-    def open(self) -> Iterator[Said]:
+    def open(self) -> Iterator[Payload]:
         """Yield the events with which the item begins."""
         added = "response.output_item.added"
         yield {"type": added, "output_index": self.index, "item": self._head() | self._body("")}
         yield from self._opened()
 
-    def close(self, status: str) -> Iterator[Said]:
+    def close(self, status: str) -> Iterator[Payload]:
         """Yield the events with which the item ends; they contain all of it."""
         self.status = status
         yield from self._closed(self.text)
-        yield {"type": "response.output_item.done", "output_index": self.index, "item": self.said()}
+        yield {
+            "type": "response.output_item.done",
+            "output_index": self.index,
+            "item": self.payload(),
+        }
 
-    def said(self) -> Said:
+    def payload(self) -> Payload:
         """Return the item as it appears in the output."""
         return self._head() | self._body(self.text)
 
-    def _at(self) -> Said:
+    def _at(self) -> Payload:
         return {"item_id": self.id, "output_index": self.index}
 
     @abstractmethod
-    def _head(self) -> Said: ...
+    def _head(self) -> Payload: ...
 
     @abstractmethod
-    def _body(self, text: str) -> Said: ...
+    def _body(self, text: str) -> Payload: ...
 
     @abstractmethod
-    def _opened(self) -> Iterator[Said]: ...
+    def _opened(self) -> Iterator[Payload]: ...
 
     @abstractmethod
-    def _delta(self, piece: str) -> Said: ...
+    def _delta(self, piece: str) -> Payload: ...
 
     @abstractmethod
-    def _closed(self, text: str) -> Iterator[Said]: ...
+    def _closed(self, text: str) -> Iterator[Payload]: ...
 
 
 class ItemWithPart(Item):
     """An item whose text is in its only part. `beside` are further fields of the events with a piece or with all of it."""
 
     event: str
-    beside: ClassVar[Said] = {}
+    beside: ClassVar[Payload] = {}
 
-    def _body(self, text: str) -> Said:
+    def _body(self, text: str) -> Payload:
         return {"content": [] if self.status == "in_progress" else [self._part(text)]}
 
-    def _opened(self) -> Iterator[Said]:
+    def _opened(self) -> Iterator[Payload]:
         yield self._of_part("response.content_part.added", part=self._part(""))
 
-    def _delta(self, piece: str) -> Said:
+    def _delta(self, piece: str) -> Payload:
         return self._of_part(f"{self.event}.delta", delta=piece, **self.beside)
 
-    def _closed(self, text: str) -> Iterator[Said]:
+    def _closed(self, text: str) -> Iterator[Payload]:
         yield self._of_part(f"{self.event}.done", text=text, **self.beside)
         yield self._of_part("response.content_part.done", part=self._part(text))
 
-    def _of_part(self, kind: str, **fields: object) -> Said:
+    def _of_part(self, kind: str, **fields: object) -> Payload:
         return {"type": kind, **self._at(), "content_index": 0, **fields}
 
     @abstractmethod
-    def _part(self, text: str) -> Said: ...
+    def _part(self, text: str) -> Payload: ...
 
 
 class Message(ItemWithPart):
@@ -118,28 +122,28 @@ class Message(ItemWithPart):
 
     prefix = "msg"
     event = "response.output_text"
-    beside: ClassVar[Said] = {"logprobs": []}
+    beside: ClassVar[Payload] = {"logprobs": []}
 
     def __init__(self, answer: str, index: int) -> None:
         super().__init__(answer, index)
-        self._likely: list[Said] = []
+        self._likely_tokens: list[Payload] = []
 
-    def drawn(self, piece: str, tokens: Sequence[Token]) -> Said:
+    def drawn(self, piece: str, tokens: Sequence[Token]) -> Payload:
         """Add a piece with its tokens and return its event."""
         likely = [logprobs.write_token(token) for token in tokens]
-        self._likely += likely
+        self._likely_tokens += likely
         return self.grow(piece) | {"logprobs": likely}
 
-    def _closed(self, text: str) -> Iterator[Said]:
+    def _closed(self, text: str) -> Iterator[Payload]:
         done, part = super()._closed(text)
-        yield done | {"logprobs": self._likely}
+        yield done | {"logprobs": self._likely_tokens}
         yield part
 
-    def _head(self) -> Said:
+    def _head(self) -> Payload:
         return {"id": self.id, "type": "message", "role": "assistant", "status": self.status}
 
-    def _part(self, text: str) -> Said:
-        likely = self._likely if text else []
+    def _part(self, text: str) -> Payload:
+        likely = self._likely_tokens if text else []
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": likely}
 
 
@@ -149,10 +153,10 @@ class Reasoning(ItemWithPart):
     prefix = "rs"
     event = "response.reasoning_text"
 
-    def _head(self) -> Said:
+    def _head(self) -> Payload:
         return {"id": self.id, "type": "reasoning", "status": self.status, "summary": []}
 
-    def _part(self, text: str) -> Said:
+    def _part(self, text: str) -> Payload:
         return {"type": "reasoning_text", "text": text}
 
 
@@ -165,23 +169,23 @@ class FunctionCall(Item):
         """`called` is the name of the function, with its namespace where it has one."""
         super().__init__(answer, index)
         self._name = called
-        self._call: Said = {"call_id": first.id or f"call_{answer}{index:04x}"}
+        self._call: Payload = {"call_id": first.id or f"call_{answer}{index:04x}"}
 
-    def _head(self) -> Said:
+    def _head(self) -> Payload:
         head = {"id": self.id, "type": "function_call", "status": self.status}
         return {**head, **self._call, **self._name}
 
-    def _body(self, text: str) -> Said:
+    def _body(self, text: str) -> Payload:
         return {"arguments": text}
 
-    def _opened(self) -> Iterator[Said]:
+    def _opened(self) -> Iterator[Payload]:
         return iter(())
 
-    def _delta(self, piece: str) -> Said:
+    def _delta(self, piece: str) -> Payload:
         delta = "response.function_call_arguments.delta"
         return {"type": delta, **self._at(), "delta": piece}
 
-    def _closed(self, text: str) -> Iterator[Said]:
+    def _closed(self, text: str) -> Iterator[Payload]:
         done = "response.function_call_arguments.done"
         yield {"type": done, **self._at(), "name": self._name["name"], "arguments": text}
 
@@ -202,7 +206,7 @@ class Output:
         self._open: dict[int | type[ItemWithPart], Item] = {}
         self._characters = 0
 
-    def take(self, event: Heard) -> Iterator[Said]:
+    def take(self, event: TextEvent) -> Iterator[Payload]:
         """Take in an event of the answer and yield the caller's events for it; raise `WorkerFailed` at a limit."""
         match event:
             case Delta(text, 0):
@@ -220,22 +224,22 @@ class Output:
                 # Only one choice is requested, and failures are reported elsewhere.
                 return
 
-    def finish(self) -> Iterator[Said]:
+    def finish(self) -> Iterator[Payload]:
         """Close the open items. An answer without any item gets an empty text."""
         yield from self._close()
         if not self.items:
             yield from self._grow(Message, "")
             yield from self._close()
 
-    def all_items(self) -> list[Said]:
+    def all_items(self) -> list[Payload]:
         """Return the items, including those that broke off."""
         for item in self._open.values():
             item.status = "incomplete"
-        return [item.said() for item in self.items]
+        return [item.payload() for item in self.items]
 
     def _grow(
         self, kind: type[ItemWithPart], text: str, tokens: Sequence[Token] = ()
-    ) -> Iterator[Said]:
+    ) -> Iterator[Payload]:
         item = self._open.get(kind)
         if item is None:
             yield from self._close()
@@ -243,7 +247,7 @@ class Output:
         if text:
             yield self._grow_item(item, text, tokens)
 
-    def _call(self, part: CallPart) -> Iterator[Said]:
+    def _call(self, part: CallPart) -> Iterator[Payload]:
         item = self._open.get(part.index)
         if item is None:
             for kind in (Message, Reasoning):
@@ -255,14 +259,14 @@ class Output:
         if part.arguments:
             yield self._grow_item(item, part.arguments)
 
-    def _add(self, key: int | type[ItemWithPart], item: Item) -> Iterator[Said]:
+    def _add(self, key: int | type[ItemWithPart], item: Item) -> Iterator[Payload]:
         if len(self.items) >= MAX_ITEMS:
             raise WorkerFailed(f"the answer has more than {MAX_ITEMS:,} items")
         self.items.append(item)
         self._open[key] = item
         yield from item.open()
 
-    def _grow_item(self, item: Item, piece: str, tokens: Sequence[Token] = ()) -> Said:
+    def _grow_item(self, item: Item, piece: str, tokens: Sequence[Token] = ()) -> Payload:
         count = sum(1 + len(token.likeliest) for token in tokens)
         self._characters += len(piece) + TOKEN_CHARACTERS * count
         if self._characters > MAX_CHARACTERS:
@@ -271,7 +275,7 @@ class Output:
             return item.drawn(piece, tokens)
         return item.grow(piece)
 
-    def _close(self) -> Iterator[Said]:
+    def _close(self) -> Iterator[Payload]:
         ended, self._open = self._open, {}
         last = self.items[-1] if self.items else None
         for item in ended.values():
@@ -308,7 +312,7 @@ class ResponsesEncoder(TextEncoder):
         self._output = Output(head.id, head.called)
         self._sequence = 0
 
-    def answer(self, events: Sequence[Heard]) -> Said:
+    def answer(self, events: Sequence[TextEvent]) -> Payload:
         """Return the response."""
         for event in events:
             for _ in self._output.take(event):
@@ -323,7 +327,7 @@ class ResponsesEncoder(TextEncoder):
         begun = ("response.created", "response.in_progress")
         return self._written({"type": kind, "response": response} for kind in begun)
 
-    def events(self, events: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[TextEvent]) -> bytes:
         """Return the events for a piece of the output."""
         return b"".join(self._written(self._output.take(event)) for event in events)
 
@@ -331,7 +335,7 @@ class ResponsesEncoder(TextEncoder):
         """Return the last events, of which the last contains the whole response."""
         finished = self._written(self._output.finish())
         status = self._status
-        last: Said = {"type": f"response.{status}", "response": self._response(status)}
+        last: Payload = {"type": f"response.{status}", "response": self._response(status)}
         return finished + self._written([last])
 
     def failure(self, failure: TextFailure) -> bytes:
@@ -339,8 +343,8 @@ class ResponsesEncoder(TextEncoder):
         # The response may not have begun: only keep-alive comments were sent so far.
         opening = b"" if self._sequence else self.opening()
         code = failure.code or "server_error"
-        error: Said = {"code": code, "message": failure.message}
-        failed: Said = {"type": "response.failed", "response": self._response("failed", error)}
+        error: Payload = {"code": code, "message": failure.message}
+        failed: Payload = {"type": "response.failed", "response": self._response("failed", error)}
         error_fields = error | {"type": failure.type or "server_error", "param": None}
         return opening + self._written(
             [failed, {**error, "param": None, "type": "error", "error": error_fields}]
@@ -350,7 +354,7 @@ class ResponsesEncoder(TextEncoder):
     def _status(self) -> str:
         return "incomplete" if self._output.reason in _INCOMPLETE else "completed"
 
-    def _written(self, events: Iterable[Said]) -> bytes:
+    def _written(self, events: Iterable[Payload]) -> bytes:
         written = []
         for event in events:
             event["sequence_number"] = self._sequence
@@ -360,7 +364,7 @@ class ResponsesEncoder(TextEncoder):
             )
         return b"".join(written)
 
-    def _response(self, status: str, error: Said | None = None) -> Said:
+    def _response(self, status: str, error: Payload | None = None) -> Payload:
         output, usage = self._output, self._output.usage
         incomplete = status == "incomplete"
         return {
@@ -377,8 +381,8 @@ class ResponsesEncoder(TextEncoder):
         }
 
 
-def _usage(usage: Usage) -> Said:
-    usage_fields: Said = {
+def _usage(usage: Usage) -> Payload:
+    usage_fields: Payload = {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": usage.completion,

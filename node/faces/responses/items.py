@@ -52,9 +52,9 @@ class _ChatBuilder:
     def __init__(self) -> None:
         self._system: list[str] = []
         self._messages: list[dict[str, object]] = []
-        self._called: set[str] = set()
+        self._called_ids: set[str] = set()
         self._calls: list[object] = []
-        self._shown: list[Mapping[str, object]] = []
+        self._images: list[Mapping[str, object]] = []
 
     def messages(self) -> list[dict[str, object]]:
         """Return all messages. Leading system messages become one, because many templates support no second."""
@@ -114,7 +114,7 @@ class _ChatBuilder:
                 "arguments": _text(item.get("arguments"), f"{path}.arguments"),
             },
         }
-        self._called.add(str(call["id"]))
+        self._called_ids.add(str(call["id"]))
         self._add_media()
         # Text and calls of one turn are one message of a chat.
         if not self._messages or self._messages[-1]["role"] != "assistant":
@@ -126,18 +126,18 @@ class _ChatBuilder:
 
     def _answer(self, item: Mapping[str, object], path: str) -> None:
         call = _of(item, "call_id", path)
-        if call not in self._called:
+        if call not in self._called_ids:
             raise BadRequest("no function_call before it has this call_id", param=f"{path}.call_id")
         parts = _parts(item.get("output"), f"{path}.output")
         texts = [str(part["text"]) for part in parts if part["type"] == "text"]
         self._messages.append({"role": "tool", "tool_call_id": call, "content": "".join(texts)})
-        self._shown += [part for part in parts if part["type"] != "text"]
+        self._images += [part for part in parts if part["type"] != "text"]
 
     def _add_media(self) -> None:
         """Add what tools returned besides texts, as a user message after their answers: only users may send it in a chat."""
-        if self._shown:
-            self._messages.append({"role": "user", "content": self._shown})
-            self._shown = []
+        if self._images:
+            self._messages.append({"role": "user", "content": self._images})
+            self._images = []
 
 
 def _of(item: Mapping[str, object], name: str, path: str, *, least: int = 1) -> str:

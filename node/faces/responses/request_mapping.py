@@ -179,14 +179,14 @@ _REFUSED: Mapping[str, str] = {
 }
 """Unsupported fields that would change the answer, with the error message for each."""
 
-SAID_ALIKE = frozenset({
+SAME_FIELDS = frozenset({
     "frequency_penalty", "presence_penalty", "seed", "stop", "logit_bias", "top_k", "min_p", "typical_p", "repetition_penalty",
     "chat_template_kwargs", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
     "json_schema", "regex", "ebnf", "project",
 })  # fmt: skip
 """Fields that the Responses API lacks, but workers or this node know: a chat has them under the same names."""
 
-_READ = SAID_ALIKE | _REFUSED.keys() | {
+_READ = SAME_FIELDS | _REFUSED.keys() | {
     "model", "input", "instructions", "stream", "max_output_tokens", "temperature", "top_p", "text", "reasoning", "tools",
     "tool_choice", "parallel_tool_calls",
 }  # fmt: skip
@@ -223,7 +223,7 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
     text, reasoning = _object(fields, "text"), _object(fields, "reasoning")
     functions = functions_of(fields)
     body = {
-        **{name: fields.get(name) for name in SAID_ALIKE},
+        **{name: fields.get(name) for name in SAME_FIELDS},
         "messages": items.messages(fields),
         **offered(fields, functions),
         # Of its two names in a chat, this is the one that every worker knows.

@@ -248,7 +248,7 @@ def _unhealthy(model: str) -> web.Response:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_THERE = frozenset({Reason.FULL, Reason.TOLD})
+_THERE = frozenset({Reason.FULL, Reason.PAUSED})
 _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP, Reason.OTHER_TYPE, Reason.LEFT})
 
 

@@ -18,7 +18,7 @@ from node.faces.tgi.request_mapping import TgiRequest
 from router.errors import WorkerFailed, WorkerUnable
 from router.openai import text_parser
 from router.openai.logprobs import Token
-from router.openai.text_parser import Heard, TextFailure
+from router.openai.text_parser import TextEvent, TextFailure
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -194,7 +194,7 @@ class Text(TextEncoder):
         self, request: TgiRequest, *, streams: bool, listed: bool, max_event_bytes: int
     ) -> None:
         super().__init__(Kind.COMPLETION, streams=streams, max_event_bytes=max_event_bytes)
-        self._asked = request
+        self._request = request
         self._listed = listed
         self._pieces: list[str] = []
         self._reason: Reason | None = None
@@ -203,25 +203,25 @@ class Text(TextEncoder):
     @property
     def headers(self) -> Mapping[str, str]:
         """The length of the input, and the usage if the worker reported it."""
-        headers = {"x-compute-characters": str(len(self._asked.inputs))}
+        headers = {"x-compute-characters": str(len(self._request.inputs))}
         if self._usage is not None and not self._usage.estimated:
             headers["x-prompt-tokens"] = str(self._usage.prompt)
             headers["x-generated-tokens"] = str(self._usage.completion)
         return headers
 
-    def answer(self, events: Sequence[Heard]) -> object:
+    def answer(self, events: Sequence[TextEvent]) -> object:
         """Return a whole answer."""
         text = text_parser.text_of(events)
         self._reason, self._usage = text_parser.reason_of(events), text_parser.usage_of(events)
         answer: dict[str, object] = {"generated_text": self._full(text)}
-        if self._asked.details:
+        if self._request.details:
             estimate = -(-len(text.encode()) // USUAL_BYTES)
             answer["details"] = {
                 **self._details(estimate), "prefill": [], **self._tokens(events)
             }  # fmt: skip
         return [answer] if self._listed else answer
 
-    def events(self, events: Sequence[Heard]) -> bytes:
+    def events(self, events: Sequence[TextEvent]) -> bytes:
         """Return pieces of a stream, each as a token."""
         written: list[bytes] = []
         for event in events:
@@ -247,23 +247,23 @@ class Text(TextEncoder):
         """Return the event for a stream that broke off."""
         return event(failure)
 
-    def _tokens(self, events: Sequence[Heard]) -> dict[str, object]:
+    def _tokens(self, events: Sequence[TextEvent]) -> dict[str, object]:
         """Return the tokens of a whole text: all of them, or none."""
         tokens = [t for e in events if isinstance(e, Delta) and e.choice == 0 for t in e.tokens]
         if any(token.id is None for token in tokens):
             tokens = []
         details: dict[str, object] = {"tokens": list(map(_said, tokens))}
-        if self._asked.likeliest:
+        if self._request.likeliest:
             details["top_tokens"] = list(map(self._likeliest, tokens))
         return details
 
     def _piece(self, token: Token) -> bytes:
         self._pieces.append(token.text)
-        beside = {"top_tokens": self._likeliest(token)} if self._asked.likeliest else {}
+        beside = {"top_tokens": self._likeliest(token)} if self._request.likeliest else {}
         return self._event(_said(token), **beside)
 
     def _likeliest(self, token: Token) -> list[dict[str, object]]:
-        return list(map(_said, token.likeliest[: self._asked.likeliest]))
+        return list(map(_said, token.likeliest[: self._request.likeliest]))
 
     def _event(self, token: Mapping[str, object], **ends: object) -> bytes:
         event = {
@@ -278,16 +278,16 @@ class Text(TextEncoder):
         written = estimate if self._usage is None else self._usage.completion
         reason = "length" if self._reason == "length" else "eos_token"
         # OpenAI's form has one finish reason for a stop string and for the model's own end.
-        if reason != "length" and self._asked.stops:
+        if reason != "length" and self._request.stops:
             reason = "stop_sequence"
         return {
             "finish_reason": reason,
             "generated_tokens": written,
-            "seed": self._asked.seed,
+            "seed": self._request.seed,
         }
 
     def _full(self, text: str) -> str:
-        return self._asked.inputs + text if self._asked.full_text else text
+        return self._request.inputs + text if self._request.full_text else text
 
 
 def _pieces(delta: Delta) -> Sequence[Token]:

@@ -62,7 +62,7 @@ def _replica(context: Serving) -> Handler:
         return json_answer(
             encode_answer(
                 ReplicaAnswer(
-                    router.prefix_read_by(worker, question.said),
+                    router.prefix_read_by(worker, question.prefixes),
                     context.loads.load_of(worker),
                     time,
                 )

@@ -23,7 +23,7 @@ from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
 from node.faces.request_reader import StreamedResponse, count_in_query, done
 from node.faces.v1.network import node_rows, strays
 from node.faces.v1.route import reason
-from node.observe.recent import MOST, FailedAttempt, RecentRequests
+from node.observe.recent import MAX_REMEMBERED, FailedAttempt, RecentRequests
 from router.select.candidates import Candidate, Excluded
 
 PERIOD = 1.0
@@ -58,7 +58,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         return done(**_me(context, request))
 
     async def requests(request: web.Request) -> web.Response:
-        number = count_in_query(request, default=MOST, at_most=MOST)
+        number = count_in_query(request, default=MAX_REMEMBERED, at_most=MAX_REMEMBERED)
         return done(**_requests(context, number, keys=_may_change(context, request)))
 
     async def cancel(request: web.Request) -> web.Response:
@@ -208,7 +208,7 @@ def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
         "processes": context.aggregate.processes,
         "under_way": [
             request_row(context, account, failed, keys=keys) for account in recent.under_way
-        ][:MOST],
+        ][:MAX_REMEMBERED],
         "ended": [request_row(context, account, failed, keys=keys) for account in reversed(ended)],
     }
 

@@ -25,10 +25,10 @@ from router.peers.links import Links
 CONNECTIONS = "/api/v1/connections"
 """Path at which a node reports its own connections, to its callers and, over the link, to other nodes."""
 
-MAX_ASKED = 50
+MAX_QUERIED = 50
 """Size of the largest mesh whose nodes are asked, and drawn. Of a larger mesh only this node's own connections are shown."""
 
-MAX_TOLD = 64
+MAX_LISTED = 64
 """The most connections that a node reports, and that are read from another node's report."""
 
 MAX_ANSWER_BYTES = 16 * 1024
@@ -38,7 +38,7 @@ SECONDS = 1.0
 FRESH = 9.0
 """Seconds for which the topology is cached, for all callers."""
 
-Told = Mapping[PeerId, bool]
+RelayedByPeer = Mapping[PeerId, bool]
 """The peers that a node is connected to, each with whether that is through a relay only."""
 
 _ANSWERING = frozenset({Presence.ALIVE, Presence.DRAINING})
@@ -71,23 +71,23 @@ class Topology:
     def __init__(self, registry: Registry, links: Links) -> None:
         self._registry = registry
         self._links = links
-        self._turn = asyncio.Lock()
-        self._seen: dict[str, Any] = {}
+        self._lock = asyncio.Lock()
+        self._cached: dict[str, Any] = {}
         self._until = 0.0
 
     async def seen(self, now: float, request_id: str) -> dict[str, Any]:
         """Return each connection once, and the nodes that reported theirs; ask them again if the cache is too old."""
-        async with self._turn:
+        async with self._lock:
             if now >= self._until:
-                self._seen = await self._asked(request_id)
+                self._cached = await self._asked(request_id)
                 self._until = now + FRESH
-            return self._seen
+            return self._cached
 
     async def seen_within(self, seconds: float, now: float, request_id: str) -> dict[str, Any]:
         """Return the same, or after `seconds` the previous, possibly empty, result; asking the nodes goes on."""
-        asking = self._links.crew.spawn(self.seen(now, request_id))
+        asking = self._links.tasks.spawn(self.seen(now, request_id))
         await asyncio.wait({asking}, timeout=seconds)
-        return self._seen
+        return self._cached
 
     async def _asked(self, request_id: str) -> dict[str, Any]:
         registry = self._registry
@@ -96,10 +96,10 @@ class Topology:
             node for node in held if node != registry.peer and registry.presence(node) in _ANSWERING
         ]
 
-        async def one(node: PeerId) -> tuple[PeerId, Told | None]:
+        async def one(node: PeerId) -> tuple[PeerId, RelayedByPeer | None]:
             return node, await self._told_by(node, request_id)
 
-        answers = await each(one, other_nodes if len(other_nodes) < MAX_ASKED else [])
+        answers = await each(one, other_nodes if len(other_nodes) < MAX_QUERIED else [])
         reports = {registry.peer: _own(registry)}
         reports |= {node: reported for node, reported in answers if reported is not None}
         links: dict[tuple[PeerId, PeerId], bool] = {}
@@ -116,7 +116,7 @@ class Topology:
             "told": sorted(reports),
         }
 
-    async def _told_by(self, node: PeerId, request_id: str) -> Told | None:
+    async def _told_by(self, node: PeerId, request_id: str) -> RelayedByPeer | None:
         """Ask a node for its connections; return `None` where its version is older, or it does not answer."""
         try:
             status, body = await self._links.ask(
@@ -133,10 +133,10 @@ class Topology:
         return read(body, node, self._registry.catalog.held)
 
 
-def _own(registry: Registry) -> Told:
+def _own(registry: Registry) -> RelayedByPeer:
     held = registry.catalog.held
     connections = (c for c in registry.mesh.connections() if c.peer in held)
-    return {c.peer: c.relayed for c, _ in zip(connections, range(MAX_TOLD), strict=False)}
+    return {c.peer: c.relayed for c, _ in zip(connections, range(MAX_LISTED), strict=False)}
 
 
 def _shown(registry: Registry) -> web.Response:
@@ -144,10 +144,10 @@ def _shown(registry: Registry) -> web.Response:
     return json_answer({"connections": rows})
 
 
-def read(body: bytes, node: PeerId, known_peers: Collection[PeerId]) -> Told | None:
+def read(body: bytes, node: PeerId, known_peers: Collection[PeerId]) -> RelayedByPeer | None:
     """Return a node's connections to nodes that are `known_peers` here from its answer; `None` for an invalid answer."""
     try:
-        rows = orjson.loads(body)["connections"][:MAX_TOLD]
+        rows = orjson.loads(body)["connections"][:MAX_LISTED]
         pairs = [(row["node"], row["relayed"] is True) for row in rows]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None

@@ -123,13 +123,13 @@ class BatchEngine:
         self.store = store
         self._node = node
         self._wall = wall
-        self._most = concurrency
-        self._asking: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._concurrency = concurrency
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._chained: dict[tuple[str, int], tuple[str, str]] = {}
         self._slots: dict[tuple[str, str], int] = {}
-        self._looked = 0.0
+        self._looked_at = 0.0
         self._wake = asyncio.Event()
-        self._renewed = 0.0
+        self._renewed_at = 0.0
 
     def wake(self) -> None:
         """Wake the engine: there may be work."""
@@ -182,15 +182,15 @@ class BatchEngine:
 
     async def _renew(self) -> None:
         """Renew the leases of the lines in flight, so that other providers do not take them."""
-        now, keys = self._wall(), [*self._asking]
-        if keys and now - self._renewed >= LEASE / 3:
+        now, keys = self._wall(), [*self._running]
+        if keys and now - self._renewed_at >= LEASE / 3:
             await self.files.run_in_thread(lambda: self.store.renew(keys, now))
-            self._renewed = now
+            self._renewed_at = now
 
     async def _ask_some(self, asker: Asker, group: asyncio.TaskGroup) -> None:
         """Lease and send lines one at a time while there is room: the next may begin like one in flight."""
         now = self._wall()
-        while len(self._asking) < await self._room(asker):
+        while len(self._running) < await self._room(asker):
             leased = await self.files.run_in_thread(lambda: self.store.lease(now, 1))
             if not leased:
                 return
@@ -200,7 +200,7 @@ class BatchEngine:
             if line.chain and (model := lines.model_with_cache(line.endpoint, line.body)):
                 self._chained[key] = line.endpoint, model
                 session = line.chain
-            self._asking[key] = group.create_task(self._ask(asker, line, session))
+            self._running[key] = group.create_task(self._ask(asker, line, session))
 
     async def _room(self, asker: Asker) -> int:
         """Return how many lines may be in flight.
@@ -209,13 +209,13 @@ class BatchEngine:
         slot that has cached it in use by another line.
         """
         now, keys = self._wall(), {*self._chained.values()}
-        if not 0 <= now - self._looked < _FRESH:
-            self._looked = now
+        if not 0 <= now - self._looked_at < _FRESH:
+            self._looked_at = now
             self._slots.clear()
         for key in keys - self._slots.keys():
             self._slots[key] = await asker.slots(*key)
         slots = [self._slots[key] for key in keys]
-        return min(self._most, sum(slots)) if slots and all(slots) else self._most
+        return min(self._concurrency, sum(slots)) if slots and all(slots) else self._concurrency
 
     async def _ask(self, asker: Asker, line: OpenLine, session: str) -> None:
         try:
@@ -226,7 +226,7 @@ class BatchEngine:
             # The line is still open, and will be sent again.
             log.error("a result could not be stored: %s", error)  # noqa: TRY400
         finally:
-            self._asking.pop((line.batch, line.number), None)
+            self._running.pop((line.batch, line.number), None)
             self._chained.pop((line.batch, line.number), None)
             self._wake.set()
 
@@ -283,7 +283,7 @@ class BatchEngine:
 
     async def _end(self, id_: str, status: str, code: str = "", message: str = "") -> None:
         """End a batch; its lines without a result get this error."""
-        under_way = [task for (batch, _), task in self._asking.items() if batch == id_]
+        under_way = [task for (batch, _), task in self._running.items() if batch == id_]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)

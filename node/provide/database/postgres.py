@@ -66,7 +66,7 @@ class PostgresDatabase:
     def __init__(self, url: str, schema: str) -> None:
         """Connect, and create the schema; raise `DatabaseError`."""
         try:
-            self._place = make_conninfo(
+            self._conninfo = make_conninfo(
                 url, connect_timeout=CONNECT_SECONDS, application_name="modelvine"
             )
         except psycopg.Error:
@@ -133,7 +133,7 @@ class PostgresDatabase:
         searched = sql.SQL("SET search_path TO {}, public").format(self._schema)
         try:
             connection = _Bounded.connect(
-                self._place,
+                self._conninfo,
                 autocommit=True,
                 prepare_threshold=None,
             )

@@ -76,8 +76,8 @@ class LocalAIGrpc:
     def __init__(self, links: Links) -> None:
         self._backend = Backend(links)
         self._texts = Texts(self._backend)
-        self._own = VerbatimTexts(self._backend)
-        self._others = NonTextClient(self._backend)
+        self._verbatim = VerbatimTexts(self._backend)
+        self._non_text = NonTextClient(self._backend)
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
@@ -88,11 +88,11 @@ class LocalAIGrpc:
         name = candidate.service.model
         if self._passed(request, worker, request_mapping.STATUS):
             # The status needs neither a model nor a turn.
-            yield await self._own.status(worker)
+            yield await self._verbatim.status(worker)
             return
         async with self._backend.start_request(worker, request) as errand:
             if request.kind in SERVED:
-                yield await self._others.answer(request, name, errand)
+                yield await self._non_text.answer(request, name, errand)
                 return
             async with AsyncExitStack() as open_:
                 yield await self._begun(request, name, errand, open_)
@@ -102,7 +102,7 @@ class LocalAIGrpc:
     ) -> Answer:
         if (original := self._passed(request, errand.worker, *CALLS)) is not None:
             with suppress(TemplateFailed):
-                return await open_.enter_async_context(self._own.answer(original, errand))
+                return await open_.enter_async_context(self._verbatim.answer(original, errand))
         return await open_.enter_async_context(self._texts.answer(request, name, errand))
 
     def _passed(self, request: Request, worker: Worker, *calls: str) -> Verbatim | None:

@@ -42,7 +42,7 @@ class Backend:
         self.deadlines = links.deadlines
         self.channels = Channels(links.settings, links.guard, links.deadlines)
         links.on_close(self.channels.close)
-        self._loader = ModelLoader(self.channels, links.crew, links.settings)
+        self._loader = ModelLoader(self.channels, links.tasks, links.settings)
         self._lingering = links.lingering
         self._under_way: Counter[str] = Counter()
 
@@ -212,7 +212,7 @@ class BackendRequest:
             try:
                 yield replies
             finally:
-                self.abandoned = self.abandoned or not replies.over
+                self.abandoned = self.abandoned or not replies.has_ended
                 self._has_reply = self._has_reply or replies.began
 
     async def try_reload(self, failed: RpcFailed) -> bool:

@@ -39,7 +39,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._left = MAX_MADE_BYTES
+        self._bytes_left = MAX_MADE_BYTES
 
     def path_for(self, name: str) -> str:
         """Return the path for a file that the backend is to make."""
@@ -56,8 +56,8 @@ class Folder:
 
     async def read_and_remove(self, name: str) -> bytes:
         """Return a file that the backend made, and remove it; raise `WorkerFailed` if it is no plain file, empty or too large."""
-        content = await asyncio.to_thread(_read, self._path / name, self._left)
-        self._left -= len(content)
+        content = await asyncio.to_thread(_read, self._path / name, self._bytes_left)
+        self._bytes_left -= len(content)
         return content
 
 

@@ -92,18 +92,18 @@ class ModelHold:
         self.loads = 0
         self.reloaded = False
         self._process = process
-        self._inside = False
+        self._is_entered = False
 
     def enter(self) -> None:
         """Count the request as one that uses the model."""
         self._process.users += 1
         self._process.left.clear()
-        self._inside, self.loads = True, self._process.loads
+        self._is_entered, self.loads = True, self._process.loads
 
     def leave(self) -> None:
         """Stop counting the request. The last one to leave wakes the waiting request and releases the lock."""
-        self._process.users -= self._inside
-        self._inside = False
+        self._process.users -= self._is_entered
+        self._is_entered = False
         if not self._process.users:
             self._process.left.set()
             if not self._process.loading:
@@ -121,7 +121,7 @@ class ModelLoader:
     ) -> None:
         """Have `tasks` run each load until it or the node ends: the request that started it may be cancelled before."""
         self._channels = channels
-        self._crew = tasks
+        self._tasks = tasks
         self._settings = settings
         self._processes: dict[str, _Process] = {}
 
@@ -264,7 +264,7 @@ class ModelLoader:
         message = model_options(hold.worker)
         process.loading, process.loaded, process.record = True, None, process.shared.write()
         # The first request may be cancelled or time out: the load goes on for the others.
-        failed = await asyncio.shield(self._crew.spawn(self._run_load(process, hold, message)))
+        failed = await asyncio.shield(self._tasks.spawn(self._run_load(process, hold, message)))
         if failed is not None:
             raise failed
 

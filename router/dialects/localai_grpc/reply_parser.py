@@ -25,7 +25,7 @@ class ReplyTexts:
     """
 
     def __init__(self, request: TextRequest, choice: int, body: Mapping[str, object]) -> None:
-        self._asked = request
+        self._request = request
         self._choice = choice
         self._limit = body.get("Tokens")
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -67,7 +67,7 @@ class ReplyTexts:
         if self._prompt:
             return Usage(self._prompt, self._tokens.count)
         # An estimate reads the whole request, which costs too much to be done for each reply.
-        self._guess = self._guess or estimate_prompt_tokens(self._asked, self._choice)
+        self._guess = self._guess or estimate_prompt_tokens(self._request, self._choice)
         return Usage(self._guess, self._tokens.count, estimated=True)
 
     def _reason(self) -> Reason:
@@ -106,7 +106,7 @@ class ReplyTokens:
     """Count of written tokens: some backends report the sum so far, others the tokens of each reply."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._reported = 0
         self._last = 0
         self._sum = 0
         self._rising = True
@@ -116,11 +116,11 @@ class ReplyTokens:
         if tokens <= 0:
             return
         self._rising = self._rising and tokens >= self._last
-        self._told, self._last, self._sum = self._told + 1, tokens, self._sum + tokens
+        self._reported, self._last, self._sum = self._reported + 1, tokens, self._sum + tokens
 
     @property
     def count(self) -> int:
         """The tokens written so far, 0 if none are reported."""
         # Running sums never fall, and are never less than the number of reports.
-        sums = self._rising and self._last >= self._told
+        sums = self._rising and self._last >= self._reported
         return self._last if sums else self._sum

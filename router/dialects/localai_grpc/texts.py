@@ -39,7 +39,7 @@ class TokenCounter:
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
-        self._cannot: dict[str, float] = {}
+        self._failed_at: dict[str, float] = {}
 
     async def count_usage(
         self, errand: BackendRequest, request: TextRequest, choice: int, text: str
@@ -56,7 +56,7 @@ class TokenCounter:
 
     async def _tokens(self, errand: BackendRequest, text: str) -> int | None:
         api, now = errand.worker.api, time.monotonic()
-        if now - self._cannot.get(api, -AGAIN) < AGAIN or len(text) > COUNTABLE:
+        if now - self._failed_at.get(api, -AGAIN) < AGAIN or len(text) > COUNTABLE:
             return None
         if not text:
             return 0
@@ -68,7 +68,7 @@ class TokenCounter:
         count = max(reply.length, len(reply.tokens)) if reply is not None else 0
         if count > 0:
             return count
-        put_newest(self._cannot, api, now, limit=MAX_WORKERS)
+        put_newest(self._failed_at, api, now, limit=MAX_WORKERS)
         return None
 
 
@@ -97,7 +97,7 @@ class _PendingText:
     """One request in progress."""
 
     errand: BackendRequest
-    asked: TextRequest
+    text_request: TextRequest
     mapped: MappedRequest
     form: TextForm
 
@@ -144,7 +144,7 @@ class Texts:
 
             events += await self.ask_with_retries(pending, number, ask)
         said = [event for event in events if not isinstance(event, Usage)]
-        yield complete_text_answer(pending.asked, pending.form, [*said, _sum(events)])
+        yield complete_text_answer(pending.text_request, pending.form, [*said, _sum(events)])
 
     @asynccontextmanager
     async def _stream(self, pending: _PendingText) -> AsyncIterator[Answer]:
@@ -173,7 +173,7 @@ class Texts:
     async def ask_with_retries(self, pending: _PendingText, number: int, ask: Ask[_T]) -> _T:
         """Ask for one choice: with the node's template if the worker's failed, and again if its model was reloaded."""
         errand = pending.errand
-        sent = pending.asked, pending.mapped.bodies[number]
+        sent = pending.text_request, pending.mapped.bodies[number]
         uses_own = request_mapping.uses_own_template(sent[1]) and self.template_works(errand.worker)
         if request_mapping.uses_own_template(sent[1]) and not uses_own:
             sent = request_mapping.render_chat(*sent, errand.worker.template)
@@ -218,9 +218,9 @@ class _ChoiceStream:
         self._pending = pending
         self._number = 0
         self._open = AsyncExitStack()
-        self._spent = Usage(0, 0)
-        self._told: ChoiceReader[Any]
-        self._heard: reply_parser.ReplyTexts
+        self._usage = Usage(0, 0)
+        self._reader: ChoiceReader[Any]
+        self._reply_texts: reply_parser.ReplyTexts
         self._replies: Replies
         self.broken: AnswerBroken | None = None
 
@@ -232,7 +232,7 @@ class _ChoiceStream:
         """Yield what follows the first events; raise `AnswerBroken`."""
         try:
             while True:
-                while not self._told.ended:
+                while not self._reader.ended:
                     if written := await self._next():
                         yield written
                 await self._open.aclose()
@@ -246,7 +246,7 @@ class _ChoiceStream:
             )
             self.broken = AnswerBroken(str(failed))
             raise self.broken from error
-        yield self._pending.form.event(self._spent) + DONE
+        yield self._pending.form.event(self._usage) + DONE
 
     async def close(self) -> None:
         """Cancel the current choice's call at the worker."""
@@ -258,33 +258,33 @@ class _ChoiceStream:
         self._open = AsyncExitStack()
         stream = self._pending.errand.stream(METHODS[request_mapping.STREAM], _message(body))
         self._replies = await self._open.enter_async_context(stream)
-        self._heard = reply_parser.ReplyTexts(request, self._number, body)
-        self._told = ChoiceReader(request, self._heard.read, self._number)
+        self._reply_texts = reply_parser.ReplyTexts(request, self._number, body)
+        self._reader = ChoiceReader(request, self._reply_texts.read, self._number)
         written = b""
-        while not written and not self._told.ended:
+        while not written and not self._reader.ended:
             written = await self._next()
         return written
 
     async def _next(self) -> bytes:
-        reply, texts = await self._replies.next(), self._heard
+        reply, texts = await self._replies.next(), self._reply_texts
         if reply is None:
             texts.counted_later = await self._count()
-        events = self._told.feed(reply)
+        events = self._reader.feed(reply)
         usage = _sum(events)
-        if self._told.ended and reply is not None:
+        if self._reader.ended and reply is not None:
             # The text was ended at a stop string, found by the node.
             usage = await self._count() or usage
-        self._spent += usage
+        self._usage += usage
         form = self._pending.form
         return b"".join(form.event(event) for event in events if not isinstance(event, Usage))
 
     async def _count(self) -> Usage | None:
         """Have the text's tokens counted if the replies report none."""
-        if self._heard.has_counts:
+        if self._reply_texts.has_counts:
             return None
-        request, errand = self._pending.asked, self._pending.errand
+        request, errand = self._pending.text_request, self._pending.errand
         return await self._texts.counter.count_usage(
-            errand, request, self._number, self._heard.text
+            errand, request, self._number, self._reply_texts.text
         )
 
 

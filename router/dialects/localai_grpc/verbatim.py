@@ -119,7 +119,7 @@ class _VerbatimStream:
     def __init__(self, replies: Replies, took: "_ReplyUsage") -> None:
         self._replies = replies
         self._took = took
-        self._over = False
+        self._has_ended = False
         self.broken: AnswerBroken | None = None
 
     async def first(self) -> bytes:
@@ -138,7 +138,7 @@ class _VerbatimStream:
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Yield the further replies as they arrive; raise `AnswerBroken`."""
-        if self._over:
+        if self._has_ended:
             return
         try:
             while (reply := await self._next()) is not None:
@@ -153,7 +153,7 @@ class _VerbatimStream:
 
     async def _next(self) -> Any:
         reply = await self._replies.next()
-        self._over = reply is None
+        self._has_ended = reply is None
         if reply is not None:
             self._took.record(reply)
         return reply

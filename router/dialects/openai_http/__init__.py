@@ -83,7 +83,7 @@ class OpenAIHttp:
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._places = links.workers
+        self._pools = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
         self._usage_option = OptionSupport()
@@ -137,20 +137,20 @@ class OpenAIHttp:
     async def alive(self, worker: Worker) -> bool:
         """Ask for the list of models; a worker that answers with any status lives, unless a proxy does in its place."""
         models, _ = list_and_properties_urls(worker.api)
-        return (await send_probe(self._places, worker, models, at_most=MAX_PROXY_BYTES)).alive
+        return (await send_probe(self._pools, worker, models, at_most=MAX_PROXY_BYTES)).alive
 
     async def slots(self, worker: Worker) -> int:
         """Ask for llama.cpp's properties: it works on that many requests at once, and silently queues the rest."""
         _, properties = list_and_properties_urls(worker.api)
-        result = await send_probe(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
+        result = await send_probe(self._pools, worker, properties, at_most=MAX_PROPERTIES_BYTES)
         return description_parser.with_properties(WorkerDescription(), _parsed_body(result)).slots
 
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for the list of models, and for llama.cpp's properties."""
         models, properties = list_and_properties_urls(worker.api)
         listed, more = await asyncio.gather(
-            send_probe(self._places, worker, models, at_most=MAX_LIST_BYTES),
-            send_probe(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES),
+            send_probe(self._pools, worker, models, at_most=MAX_LIST_BYTES),
+            send_probe(self._pools, worker, properties, at_most=MAX_PROPERTIES_BYTES),
         )
         # A worker that is still loading its model tells more once it has.
         if not listed.has_answer or listed.comes_later:
@@ -162,7 +162,7 @@ class OpenAIHttp:
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a worker's metrics, if it has any of the known ones."""
         url = metrics_of(worker.api)
-        result = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        result = await send_probe(self._pools, worker, url, at_most=MAX_METRICS_BYTES)
         if result.status == 200:
             return parse_metrics(result.body, _FIGURES) or None
         return None if result.has_answer and not result.comes_later else {}
@@ -170,7 +170,7 @@ class OpenAIHttp:
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its list of models, or else by its endpoint for chats."""
         models, _ = list_and_properties_urls(worker.api)
-        question, result = f"GET {models.path}", await send_probe(self._places, worker, models)
+        question, result = f"GET {models.path}", await send_probe(self._pools, worker, models)
         if result.status != 200 or not description_parser.is_list(parse_json(result.body)):
             finding = "200, but no list of models" if result.summary == "200" else result.summary
             if (
@@ -194,10 +194,10 @@ class OpenAIHttp:
         """Return the evidence that a server has chats: its OpenAPI description, or an error about an empty request's fields."""
         chats = endpoint(worker.api, Kind.CHAT)
         described = chats.with_path("/openapi.json")
-        result = await send_probe(self._places, worker, described)
+        result = await send_probe(self._pools, worker, described)
         if result.status == 200 and description_parser.describes(result.json, chats.path):
             return f"{described.path} has {chats.path}"
-        result = await send_probe(self._places, worker, chats, method="POST", body=b"{}")
+        result = await send_probe(self._pools, worker, chats, method="POST", body=b"{}")
         if result.status in _LACKING and isinstance(result.json, dict):
             return f"empty POST {chats.path}: {result.status}"
         return ""

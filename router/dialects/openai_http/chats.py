@@ -21,7 +21,7 @@ from router.http.translated_stream import NoSuchPath
 from router.http.translator import ProtocolMapping, Translator
 from router.openai import text_parser
 from router.openai.logprobs import Token
-from router.openai.text_parser import Heard, TextFailure
+from router.openai.text_parser import TextEvent, TextFailure
 from router.openai.text_writer import Delta, End, Event, Reason
 from router.openai.usage import OptionSupport, Usage
 from router.peers.links import Links
@@ -134,7 +134,7 @@ def _whole(request: TextRequest, choice: int, body: bytes, _: Callable[[str], st
     return in_one_piece(request, choice, _said(text_parser.parse_answer(Kind.CHAT, body)))
 
 
-def _said(events: Iterable[Heard]) -> OutputPiece:
+def _said(events: Iterable[TextEvent]) -> OutputPiece:
     """Combine the events of one choice; raise `WorkerFailed` for a failure."""
     text: list[str] = []
     tokens: list[Token] = []

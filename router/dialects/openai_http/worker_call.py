@@ -188,7 +188,7 @@ class WorkerCall:
 class StreamWithUsage:
     """A stream that ends with its usage; a worker that refuses the usage option is asked once more without it."""
 
-    __slots__ = ("_asked", "_call", "_usage_option")
+    __slots__ = ("_call", "_sent_call", "_usage_option")
     __deletable__ = ("_call",)  # mypyc asks
 
     def __init__(self, usage_option: OptionSupport, call: WorkerCall) -> None:
@@ -205,15 +205,15 @@ class StreamWithUsage:
                 if long
                 else add_usage_option(body)
             )
-        self._asked = call.send(body=question)
+        self._sent_call = call.send(body=question)
         try:
-            answer = await self._asked.__aenter__()
+            answer = await self._sent_call.__aenter__()
         except WorkerRejected as refusal:
             minds = self._usage_option.may_be_due_to_option(call.api, refusal.status, refusal.body)
             if question is None or not minds:
                 raise refusal  # noqa: TRY201 (as mypyc needs it)
-            self._asked = call.send()
-            answer = await self._asked.__aenter__()
+            self._sent_call = call.send()
+            answer = await self._sent_call.__aenter__()
             self._usage_option.record_refused(call.api, now())
             return answer
         if question is not None:
@@ -229,7 +229,7 @@ class StreamWithUsage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Coroutine[Any, Any, bool | None]:
-        return self._asked.__aexit__(kind, error, trace)
+        return self._sent_call.__aexit__(kind, error, trace)
 
 
 def _rank(answer: Answer, rerank: Rerank, id_: str, name: str) -> None:

@@ -88,7 +88,7 @@ class TgiHttp(Translator):
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the server's health; 502 to 504 mean that the model behind it is down, a status for being busy does not."""
-        result = await send_probe(self._places, worker, self.url(worker, "health"), at_most=0)
+        result = await send_probe(self._pools, worker, self.url(worker, "health"), at_most=0)
         return result.has_answer and not result.comes_later
 
     async def slots(self, worker: Worker) -> int:
@@ -99,7 +99,7 @@ class TgiHttp(Translator):
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for `/info`."""
         url = self.url(worker, "info")
-        result = await send_probe(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
+        result = await send_probe(self._pools, worker, url, at_most=MAX_PROPERTIES_BYTES)
         if not result.has_answer or result.comes_later:
             return None
         return read_info(_properties(result)) if result.status == 200 else WorkerDescription()
@@ -107,7 +107,7 @@ class TgiHttp(Translator):
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a server's metrics."""
         url = self.url(worker, "metrics")
-        result = await send_probe(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        result = await send_probe(self._pools, worker, url, at_most=MAX_METRICS_BYTES)
         if result.status == 200:
             return parse_metrics(result.body, _FIGURES)
         return None if result.has_answer and not result.comes_later else {}
@@ -115,7 +115,7 @@ class TgiHttp(Translator):
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its `/info`: a model and TGI's own limits."""
         url = self.url(worker, "info")
-        question, result = f"GET {url.path}", await send_probe(self._places, worker, url)
+        question, result = f"GET {url.path}", await send_probe(self._pools, worker, url)
         if result.status != 200:
             return Recognition(question, result.summary, silent=result.silent)
         info = _properties(result)

@@ -102,7 +102,7 @@ def _whole(request_body: bytes, body: bytes, header: Callable[[str], str]) -> Us
     )
 
 
-def _tells(request_body: bytes) -> UsageFormat:
+def _usage_format(request_body: bytes) -> UsageFormat:
     def read(data: bytes) -> Usage | None:
         return usage_in_details(parse_object(data).get("details"), "", partial(_read, request_body))
 
@@ -126,7 +126,7 @@ PASSING = PassThrough(
     calls=frozenset({request_mapping.WHOLE, request_mapping.STREAM}),
     addressed=_addressed,
     whole=_whole,
-    streamed=Streamed(event=_event, over=_OVER, tells=_tells),
+    streamed=Streamed(event=_event, over=_OVER, usage_format=_usage_format),
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from node.auth.errors import KeyExists, NoSuchKey
 from node.auth.grants import Terms, issue, written
-from node.auth.key_ring import CONTROL_TOKEN, KEPT_SECONDS, MAX_HEARD, KeyRing
+from node.auth.key_ring import CONTROL_TOKEN, KEPT_SECONDS, MAX_REVOCATIONS, KeyRing
 from node.auth.keys import Allowance, ApiKey, Role, hash_of
 from registry.errors import LimitReached, StoreUnavailable
 from registry.records import Revocation
@@ -295,13 +295,13 @@ async def test_a_revocation_by_an_untrusted_node_has_no_effect(store, clock):
 
 async def test_revocations_by_other_nodes_are_bounded_and_forgotten_with_their_grants(store, clock):
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
-    many = [Revocation(f"{n:032x}", 2_000 + n) for n in range(MAX_HEARD + 10)]
+    many = [Revocation(f"{n:032x}", 2_000 + n) for n in range(MAX_REVOCATIONS + 10)]
     ring.take_revocations(PEER.peer, many)
-    assert len(ring.table.rules.revoked) == MAX_HEARD
+    assert len(ring.table.rules.revoked) == MAX_REVOCATIONS
     # The revocations of the grants that expire first were dropped.
     assert many[9].grant not in ring.table.rules.revoked
     await ring.save()
-    clock.now = 2_000.0 + MAX_HEARD
+    clock.now = 2_000.0 + MAX_REVOCATIONS
     ring.take_revocations(PEER.peer, [Revocation("f" * 32, 10**9)])
     await ring.save()
     assert len(await store.read(Space.REVOKED)) <= 11

@@ -171,7 +171,7 @@ async def test_own_counters_keep_a_due_time_until_it_has_come(clock):
     assert await counters.count([Count("a", 0, ttl=10, due=True)]) == [100]
     clock.now = 1001.0
     assert await counters.count([Count("a", 0, ttl=10, due=True)]) == [0]
-    assert counters._held == {}
+    assert counters._counters == {}
 
 
 async def test_own_counters_forget_counts_whose_time_is_over(clock):
@@ -181,4 +181,4 @@ async def test_own_counters_forget_counts_whose_time_is_over(clock):
     assert await counters.count([Count("a", 1, ttl=10), Count("b", 0, ttl=10, due=True)]) == [6, 2]
     clock.now = 50.0
     assert await counters.count([Count("a", 0, ttl=10), Count("b", 0, ttl=10, due=True)]) == [0, 0]
-    assert counters._held == {}
+    assert counters._counters == {}

@@ -186,9 +186,9 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         settings.router,
         time.monotonic,
         random=random.random,
-        tasks=links.crew,
+        tasks=links.tasks,
         lingering=links.lingering,
-        questions=ReplicaQuestions(links, time.monotonic),
+        replica_asker=ReplicaQuestions(links, time.monotonic),
     )
     exchange_load(registry, router)
     node_events = NodeEvents(registry, time.time)

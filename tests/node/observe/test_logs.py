@@ -266,7 +266,7 @@ def test_the_number_of_counted_warnings_is_bounded() -> None:
     repeats = Repeats(lambda: 0.0)
     for number in range(MAX_TEMPLATES * 2):
         repeats.filter(record(f"template {number} %s", level=logging.WARNING))
-    assert len(repeats._seen) == MAX_TEMPLATES
+    assert len(repeats._templates) == MAX_TEMPLATES
 
 
 def test_records_treat_their_arguments_as_logging_does() -> None:

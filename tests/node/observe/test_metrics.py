@@ -17,7 +17,7 @@ SIZES = GaugeValues(
     nodes={"alive": 3, "lost": 1},
     services=7,
     workers=2,
-    told={Service("p", "m", cid="c"): {Figure.QUEUED: 4, Figure.SPEED: 12.5}},
+    worker_figures={Service("p", "m", cid="c"): {Figure.QUEUED: 4, Figure.SPEED: 12.5}},
     up={"store": True, "mesh": False},
     frames={"frames_in": 12},
     routed={"retries_refused": 3},

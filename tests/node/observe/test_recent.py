@@ -1,7 +1,7 @@
 """Recent requests: the last ones in their order, and no more than that."""
 
 from node.faces.access_log import Account
-from node.observe.recent import MAX_WORDS, MOST, RecentRequests
+from node.observe.recent import MAX_REMEMBERED, MAX_WORDS, RecentRequests
 from registry.records import Service
 from router.errors import WorkerBusy, WorkerFailed
 from router.outcome import Outcome
@@ -48,7 +48,7 @@ def test_refusals_for_lack_of_room_are_counted_by_model_and_node():
     recent.found_no_room("m", "node", 3)
     assert recent.take_refused() == (("m", "node", 5),)
     assert recent.take_refused() == ()
-    for number in range(MOST + 1):
+    for number in range(MAX_REMEMBERED + 1):
         recent.found_no_room(f"{number}-{'x' * 1_000}", "node")
-    assert len(recent.refused) == MOST
+    assert len(recent.refused) == MAX_REMEMBERED
     assert max(len(model) for model, _ in recent.refused) == 100

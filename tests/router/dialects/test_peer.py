@@ -230,7 +230,7 @@ async def test_a_request_can_be_prepared_once_the_way_to_its_node_is_proven() ->
         assert peer.prepare(chat(stream=True), candidate) is None
         call = peer.prepare(chat(), candidate)
         assert call is not None
-        connection = call.place.take_idle()
+        connection = call.pool.take_idle()
         assert connection is not None
         node.says = {"x-modelvine-load": "in_flight=3;queued=0;slots=8;rate=41.2"}
         reply = connection.begin(call.head, call.body)
@@ -245,7 +245,7 @@ async def test_a_request_that_was_refused_unread_is_sent_again() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         peer, candidate = create(links), at(node)
         async with links.visit(candidate.node) as link:
-            reply = Reply(Connection(link.place))
+            reply = Reply(Connection(link.pool))
         reply.fail(CannotConnect("the other side accepts no more requests"))
         async with peer.resume(chat(), candidate, reply) as answer:
             assert b'"llama"' in await whole(answer)

@@ -23,7 +23,7 @@ def last(**details) -> bytes:
 
 
 def took(stream: bytes) -> Usage:
-    tokens = StreamUsage(hidden=False, tells=PASSING.streamed.tells(ASKED))
+    tokens = StreamUsage(hidden=False, usage_format=PASSING.streamed.usage_format(ASKED))
     assert tokens.inspect(stream) == stream
     return tokens.usage()
 

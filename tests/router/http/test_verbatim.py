@@ -36,7 +36,7 @@ PASSING = PassThrough(
     calls=frozenset({"say"}),
     addressed=lambda body, _: body,
     whole=spent,
-    streamed=Streamed(event=event, over=re.compile(rb"\.\n"), tells=lambda _: TELLS),
+    streamed=Streamed(event=event, over=re.compile(rb"\.\n"), usage_format=lambda _: TELLS),
 )
 
 
@@ -76,7 +76,7 @@ JSON = "content-type: application/json\r\n"
 async def test_a_stream_is_passed_on_unchanged(chunks):
     answer, heard = await tell(*chunks, more=EVENTS)
     assert heard == b"".join(chunks)
-    assert (answer.verbatim, answer.streamed, answer.tells) == (TGI, True, TELLS)
+    assert (answer.verbatim, answer.streamed, answer.usage_format) == (TGI, True, TELLS)
 
 
 async def test_a_whole_answer_is_passed_on_with_the_headers_of_its_protocol_only():

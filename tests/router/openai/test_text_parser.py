@@ -18,7 +18,7 @@ FORMS = pytest.mark.parametrize("form", [CHAT, COMPLETION])
 SAID = [Delta("a"), Delta("ü"), End("length"), Usage(3, 4)]
 
 
-def heard(stream: bytes, size: int = 2**20) -> list[text_parser.Heard]:
+def heard(stream: bytes, size: int = 2**20) -> list[text_parser.TextEvent]:
     ear = text_parser.TextStreamParser(max_event_bytes=2**20)
     found = [
         event

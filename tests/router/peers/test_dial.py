@@ -100,7 +100,7 @@ async def test_an_address_that_failed_is_dialled_again_later_in_the_background(
     world.now = 5.0
     await world.fails()
     while not world.mesh.connections():
-        await world.peers._crew.spawn(no_answer(THERE, b""))
+        await world.peers._tasks.spawn(no_answer(THERE, b""))
     assert (await world.peers.open_pipe(THERE)).peer == THERE
 
 

@@ -198,8 +198,8 @@ async def test_connections_to_a_peer_that_left_the_registry_are_closed() -> None
             del reaches[node.identity.peer]
             with pytest.raises(WorkerUnreachable):
                 await answered(links, node)
-            assert not link.place.closed
-        await until(lambda: link.place.is_unused)
+            assert not link.pool.closed
+        await until(lambda: link.pool.is_unused)
         await links.close()
 
 
@@ -239,8 +239,8 @@ async def test_closing_the_links_leaves_no_task() -> None:
         before = len(asyncio.all_tasks())
         async with way_to(node, direct=False) as links:
             assert await answered(links, node)
-            assert len(links.crew) == 1
-        assert len(links.crew) == 0
+            assert len(links.tasks) == 1
+        assert len(links.tasks) == 0
         await until(lambda: len(asyncio.all_tasks()) <= before + 2)
 
 

@@ -47,8 +47,8 @@ OPEN = frame(FrameType.WINDOW, Flag.SYN, 1)
 class Pair:
     """Both sides of a connection, and the bytes that each stream delivered to either."""
 
-    asking: Mux = field(default_factory=lambda: Mux(asking=True))
-    asked: Mux = field(default_factory=lambda: Mux(asking=False))
+    asking: Mux = field(default_factory=lambda: Mux(is_client=True))
+    asked: Mux = field(default_factory=lambda: Mux(is_client=False))
     brought: dict[tuple[bool, int], bytearray] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     now: float = 0.0
@@ -75,7 +75,7 @@ class Pair:
 
 def answerer(*sent: bytes) -> Mux:
     """Return the asked side after it received these bytes."""
-    mux = Mux(asking=False)
+    mux = Mux(is_client=False)
     for piece in sent:
         mux.receive(piece, 0.0)
     return mux
@@ -286,7 +286,7 @@ HOSTILE = {
 def test_streams_that_end_before_a_byte_are_bounded_over_all_connections_of_a_node(
     kind: FrameType, together: bool
 ) -> None:
-    muxes = [Mux(asking=False) for _ in range(4)]
+    muxes = [Mux(is_client=False) for _ in range(4)]
     opened: list[int] = []
 
     def flood() -> None:
@@ -323,7 +323,7 @@ def test_a_protocol_violation_is_detected_with_a_reason(sent: bytes) -> None:
 
 def test_the_asked_side_may_not_open_streams() -> None:
     with pytest.raises(ProtocolViolation):
-        Mux(asking=True).receive(frame(FrameType.WINDOW, Flag.SYN, 2), 0.0)
+        Mux(is_client=True).receive(frame(FrameType.WINDOW, Flag.SYN, 2), 0.0)
 
 
 FRAMES = st.builds(
@@ -340,7 +340,7 @@ FRAMES = st.builds(
 def test_any_bytes_are_accepted_or_refused_within_the_limits(
     asking: bool, sent: list[bytes]
 ) -> None:
-    mux = Mux(asking=asking)
+    mux = Mux(is_client=asking)
     if asking:
         mux.open()
     unread: dict[int, int] = {}
@@ -366,7 +366,7 @@ def test_the_same_bytes_give_the_same_events_in_any_pieces(
     cut = draw.draw(st.integers(0, len(whole)))
 
     def told(*pieces: bytes) -> tuple[list[tuple[object, ...]], str]:
-        mux, said, why = Mux(asking=False), [], ""
+        mux, said, why = Mux(is_client=False), [], ""
         bytes_of: dict[int, bytes] = {}
         try:
             for piece in pieces:

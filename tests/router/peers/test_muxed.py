@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from router.peers.mux import WINDOW, Flag, FrameType
-from router.peers.muxed import IDLE_LOOKS, READ_BYTES, SILENT_LOOKS, TURN_BYTES, MuxedConnection
+from router.peers.muxed import IDLE_CHECKS, READ_BYTES, SILENT_CHECKS, TURN_BYTES, MuxedConnection
 from router.peers.muxed_stream import MuxedStream
 
 
@@ -257,13 +257,13 @@ async def test_a_silent_peer_is_pinged_and_finally_cut_off(
     streams(asking, 1)
     await turn()
     wire.writes.clear()
-    for looks in range(SILENT_LOOKS + 1):
+    for looks in range(SILENT_CHECKS + 1):
         assert not wire.aborted
         # It gets no new streams once a ping was not answered.
         assert asking.draining == (looks > 1)
         asking._check_connection()
         await turn()
-    assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)] * (SILENT_LOOKS + 1)
+    assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)] * (SILENT_CHECKS + 1)
     asking._check_connection()
     assert wire.aborted
     asking.connection_lost(None)
@@ -274,7 +274,7 @@ async def test_a_silent_peer_is_not_pinged_while_the_connection_closes(
 ) -> None:
     asking.drain()
     assert wire.closed
-    for _ in range(SILENT_LOOKS + 2):
+    for _ in range(SILENT_CHECKS + 2):
         asking._check_connection()
         await turn()
     assert wire.writes == []
@@ -286,11 +286,11 @@ async def test_a_peer_that_answers_pings_is_kept_and_an_idle_connection_is_close
     asking: MuxedConnection, wire: Wire
 ) -> None:
     (one,) = streams(asking, 1)
-    for _ in range(3 * SILENT_LOOKS):
+    for _ in range(3 * SILENT_CHECKS):
         asking._check_connection()
         asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
     one.transport.abort()
-    for _ in range(IDLE_LOOKS):
+    for _ in range(IDLE_CHECKS):
         asking._check_connection()
         asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
     assert not wire.is_closing()

@@ -91,7 +91,7 @@ async def tried_again(way: PeerPath, *addresses: URL) -> Route:
     assert isinstance(way._direct, NoneAnswered)
     way._direct = NoneAnswered(until=0.0, pause=way._direct.pause, tried=way._direct.tried)
     link = await way.choose_link(list(addresses))
-    await until(lambda: not len(way._crew))
+    await until(lambda: not len(way._tasks))
     return link.route
 
 
@@ -185,9 +185,9 @@ async def test_pipes_through_a_relay_are_not_reused_once_there_is_a_direct_way(
     straight = asyncio.Event()
     async with way_to(node, straight=straight) as way:
         before = await way.choose_link([])
-        assert (await way.choose_link([])).place is before.place
+        assert (await way.choose_link([])).pool is before.pool
         straight.set()
         after = await way.choose_link([])
         assert (before.route, after.route) == (Route.RELAY, Route.DIRECT)
-        assert after.place is not before.place
-        assert list(way._pipes) == [Route.DIRECT]
+        assert after.pool is not before.pool
+        assert list(way._pipe_links) == [Route.DIRECT]

@@ -26,7 +26,7 @@ ASKED: Mapping[str, object] = {
 def test_a_question_is_read_with_positions_as_sizes() -> None:
     asked = parse_question(ASKED)
     assert (asked.kind, asked.project, asked.model, asked.cid) == (Kind.CHAT, "p", "m", "")
-    assert [(p.digest, p.size) for p in asked.said.chain] == [
+    assert [(p.digest, p.size) for p in asked.prefixes.chain] == [
         (prefix.digest, place) for place, prefix in enumerate(SAID.chain, 1)
     ]
 

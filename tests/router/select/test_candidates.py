@@ -54,7 +54,7 @@ class Said:
             self.in_flight.get((node, service), 0),
             ejected=node in self.ejected,
             report=None if worker else self.reports.get((node, service)),
-            told=self.waits.get(node, 0.0),
+            pause=self.waits.get(node, 0.0),
         )
 
     def allowance(self, candidate: Candidate) -> float:
@@ -196,10 +196,10 @@ def test_a_full_worker_is_excluded_and_one_of_unknown_capacity_is_never_full() -
 def test_a_replica_that_asked_for_a_pause_is_excluded_and_not_waited_for() -> None:
     found = find((FAR, SERVICE), (OTHER, SERVICE), told={FAR: 3.5})
     assert [candidate.node for candidate in found.eligible] == [OTHER]
-    assert [(e.reason, e.seconds) for e in found.excluded] == [(Reason.TOLD, 3.5)]
+    assert [(e.reason, e.seconds) for e in found.excluded] == [(Reason.PAUSED, 3.5)]
     full = Worker(SERVICE, "http://w", capacity=1)
     assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 1}, told={OWN: 1.0})) == [
-        Reason.TOLD
+        Reason.PAUSED
     ]
 
 

@@ -57,7 +57,7 @@ def test_a_service_is_not_called_by_an_internal_name() -> None:
 
 
 def test_if_all_replicas_asked_for_a_pause_the_shortest_pause_is_reported() -> None:
-    told = [Excluded(THEIRS, Reason.TOLD, 7.0), Excluded(THEIRS, Reason.TOLD, 3.0)]
+    told = [Excluded(THEIRS, Reason.PAUSED, 7.0), Excluded(THEIRS, Reason.PAUSED, 3.0)]
     error = no_candidate_error(chat(), [*told, Excluded(THEIRS, Reason.LOST)], ())
     assert isinstance(error, WorkerBusy)
     assert error.retry_after == 3.0

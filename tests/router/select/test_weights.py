@@ -12,9 +12,9 @@ from router.openai.prefixes import MIN_BYTES, prefixes_of
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import (
-    ASKED,
     FRESH,
     LONG,
+    MAX_QUERIED,
     candidates_to_query,
     draw,
     draw_all,
@@ -257,7 +257,7 @@ def test_conversations_stay_at_a_machine_if_prefill_takes_long() -> None:
 def test_possible_holders_of_a_conversation_are_asked_if_none_is_known() -> None:
     found = [at(str(n), time=READER) for n in range(20)]
     asked = candidates_to_query(talk(), found)
-    assert len(asked) == ASKED
+    assert len(asked) == MAX_QUERIED
     assert asked == candidates_to_query(talk(), found[::-1])
     assert (
         candidates_to_query(talk(), [replace(found[0], before=ReadPrefix(15.0, 1.0)), *found[1:]])
@@ -285,8 +285,8 @@ def test_before_a_long_answer_candidates_that_may_be_busier_than_known_are_asked
         time = ServiceTime(fixed=seconds)
         return [replace(at(str(n), time=time), report=report) for n in range(20)]
 
-    assert len(candidates_to_query(chat(), found(age=2 * FRESH))) == ASKED
+    assert len(candidates_to_query(chat(), found(age=2 * FRESH))) == MAX_QUERIED
     assert candidates_to_query(chat(), found(age=0.5 * FRESH)) == []
-    assert len(candidates_to_query(chat(), found(age=0.0, in_flight=4))) == ASKED
+    assert len(candidates_to_query(chat(), found(age=0.0, in_flight=4))) == MAX_QUERIED
     assert candidates_to_query(chat(), found(age=2 * FRESH, seconds=0.5 * LONG)) == []
     assert candidates_to_query(chat(), [at("a"), at("b")]) == []

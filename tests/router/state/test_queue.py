@@ -95,7 +95,7 @@ def test_callers_that_come_and_go_leave_nothing_behind() -> None:
     queue = queues()
     for number in range(3 * MAX_CALLERS):
         queue.leave(join(queue, str(number)))
-    assert len(queue._last) == MAX_CALLERS
+    assert len(queue._last_tags) == MAX_CALLERS
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=40, max_size=80))
@@ -117,7 +117,7 @@ def test_the_number_of_remembered_usual_times_is_bounded() -> None:
     queue = queues()
     for number in range(2 * MAX_MODELS):
         queue.record_slot_time(str(number), 1.0)
-    assert len(queue._usual) == MAX_MODELS
+    assert len(queue._usual_seconds) == MAX_MODELS
 
 
 def test_the_expected_wait_counts_the_requests_ahead() -> None:

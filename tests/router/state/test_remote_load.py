@@ -8,12 +8,12 @@ from registry.records import Load, PeerId, Service
 from registry.wire import MAX_COUNT, MAX_FIGURE
 from router.state.remote_load import (
     HALF_LIFE,
-    LEARNT_AGAIN,
+    LOAD_INTERVAL,
     MAX_NODES,
     MAX_REPLICAS,
-    MAX_TOLD,
+    MAX_REPORT_TIMES,
     MISSED,
-    TOLD_AGAIN,
+    SERVICE_TIME_INTERVAL,
     Report,
     Reported,
     Reports,
@@ -168,18 +168,22 @@ def test_arbitrary_text_is_no_load(text: str) -> None:
 
 
 def test_reporting_a_worker_to_a_node_is_due_again_after_some_time() -> None:
-    tellings = ReportTimes()
-    assert tellings.is_due("a", "http://w", "chat/completions", 5.0)
-    assert not tellings.is_due("a", "http://w", "chat/completions", 5.0 + TOLD_AGAIN / 2)
+    report_times = ReportTimes()
+    assert report_times.is_due("a", "http://w", "chat/completions", 5.0)
+    assert not report_times.is_due("a", "http://w", "chat/completions", 5.0 + LOAD_INTERVAL / 2)
     for other in (("b", "http://w", "embeddings"), ("a", "http://v", "embeddings")):
-        assert tellings.is_due(*other, 5.0)
-    assert tellings.is_due("a", "http://w", "chat/completions", 5.0 + 1.1 * TOLD_AGAIN)
-    assert not tellings.is_due("a", "http://w", "chat/completions", 5.1, pause=LEARNT_AGAIN)
+        assert report_times.is_due(*other, 5.0)
+    assert report_times.is_due("a", "http://w", "chat/completions", 5.0 + 1.1 * LOAD_INTERVAL)
+    assert not report_times.is_due(
+        "a", "http://w", "chat/completions", 5.1, pause=SERVICE_TIME_INTERVAL
+    )
 
 
 def test_reports_are_due_again_once_too_many_are_remembered() -> None:
-    tellings = ReportTimes()
-    assert all(tellings.is_due("a", f"http://{n}", "embeddings", 5.0) for n in range(MAX_TOLD))
-    assert not tellings.is_due("a", "http://1", "embeddings", 5.0)
-    assert tellings.is_due("a", "http://one-more", "embeddings", 5.0)
-    assert tellings.is_due("a", "http://1", "embeddings", 5.0)
+    report_times = ReportTimes()
+    assert all(
+        report_times.is_due("a", f"http://{n}", "embeddings", 5.0) for n in range(MAX_REPORT_TIMES)
+    )
+    assert not report_times.is_due("a", "http://1", "embeddings", 5.0)
+    assert report_times.is_due("a", "http://one-more", "embeddings", 5.0)
+    assert report_times.is_due("a", "http://1", "embeddings", 5.0)

@@ -65,9 +65,9 @@ def test_memory_is_bounded() -> None:
         slow_start.record_request(PeerId(str(number)), SERVICE, 0.0)
     for number in range(MAX_REPLICAS + 10):
         slow_start.record_request(NODE, Service("p", str(number)), 0.0)
-    assert len(slow_start._seen) == MAX_NODES
-    assert len(slow_start._seen[NODE]) == MAX_REPLICAS
+    assert len(slow_start._replicas) == MAX_NODES
+    assert len(slow_start._replicas[NODE]) == MAX_REPLICAS
     assert len(slow_start.newcomers) == MAX_NODES - 1 + MAX_REPLICAS
-    for node in [*slow_start._seen]:
+    for node in [*slow_start._replicas]:
         slow_start.forget(node)
     assert not slow_start.newcomers

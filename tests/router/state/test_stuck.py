@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.state.stuck import (
-    ASK_AGAIN,
     LEARN_AFTER,
     LEARN_AGAIN,
     LONGEST_PAUSE,
     MAX_WORKERS,
     PATIENCE,
+    PROBE_AGAIN,
     SURE,
-    AskedWorker,
     StuckWorkers,
+    WorkerActivity,
 )
 
 HERE = "http://127.0.0.1:8080"
@@ -109,7 +109,7 @@ def test_probes_of_a_silent_worker_grow_rarer_and_an_answer_brings_it_back(
             now += 0.25
         pauses.append(now - before)
         stuck.record_probe(HERE, now, answered=False)
-    assert pauses == [ASK_AGAIN, 2.0, LONGEST_PAUSE, LONGEST_PAUSE]
+    assert pauses == [PROBE_AGAIN, 2.0, LONGEST_PAUSE, LONGEST_PAUSE]
     ask(stuck, now + LONGEST_PAUSE, answered=True)
     assert not stuck.is_silent(HERE)
 
@@ -152,7 +152,7 @@ def test_only_an_unanswered_probe_makes_a_worker_silent(
     taken: list[tuple[str, bool, float]],
 ) -> None:
     stuck, now = StuckWorkers(), 0.0
-    waiting: list[AskedWorker] = []
+    waiting: list[WorkerActivity] = []
     for what, well, wait in taken:
         now += wait
         before = stuck.is_silent(HERE)

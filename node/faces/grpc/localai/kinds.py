@@ -56,7 +56,7 @@ def file_handlers(lookup: ModelLookup, root: Path | None) -> dict[str, Any]:
 
 class _Files:
     def __init__(self, lookup: ModelLookup, root: Path | None) -> None:
-        self._desk = lookup
+        self._lookup = lookup
         self._root = root
 
     async def image(self, request: Any, call: Any) -> Any:
@@ -77,7 +77,7 @@ class _Files:
             image = ("image", request.src, source)
             body = await self._form(call, Kind.IMAGE_EDIT, fields, image, set_fields)
         else:
-            body = await self._desk.body(call, Kind.IMAGE, fields, set_fields)
+            body = await self._lookup.body(call, Kind.IMAGE, fields, set_fields)
         await self._write(to, _image(body))
         return _METHODS["GenerateImage"].reply_class(success=True, message="Image generated")
 
@@ -98,7 +98,7 @@ class _Files:
         fields: dict[str, object] = {"input": request.text, "response_format": "wav"}
         fields |= {"voice": request.voice} if request.voice else {}
         fields |= {"language": request.language} if request.language else {}
-        await self._write(to, await self._desk.body(call, Kind.SPEECH, fields))
+        await self._write(to, await self._lookup.body(call, Kind.SPEECH, fields))
         return _METHODS["TTS"].reply_class(success=True)
 
     async def sound(self, request: Any, call: Any) -> Any:
@@ -117,7 +117,7 @@ class _Files:
             own["src"] = "src"
         if request.HasField("src_divisor"):
             fields["src_divisor"] = request.src_divisor
-        await self._write(to, await self._desk.body(call, Kind.SOUND, fields, own))
+        await self._write(to, await self._lookup.body(call, Kind.SOUND, fields, own))
         return _METHODS["SoundGeneration"].reply_class(success=True)
 
     async def _form(
@@ -128,10 +128,10 @@ class _Files:
         file: tuple[str, str, bytes],
         own: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes:
-        openai_request = self._desk.request(call, kind, fields)
+        openai_request = self._lookup.request(call, kind, fields)
         form, content_type = _form({"model": openai_request.model, **fields}, file)
         request = replace(openai_request, body=form, content_type=content_type)
-        return await self._desk.whole_answer(call, request, own)
+        return await self._lookup.whole_answer(call, request, own)
 
     def _path(self, text: str, name: str) -> Path:
         """Return the resolved path, which must lie under the directory; raise `RpcRefused` or `BadRequest`."""
@@ -230,25 +230,26 @@ def handlers(lookup: ModelLookup) -> dict[str, Any]:
 
 class _Columns:
     def __init__(self, lookup: ModelLookup) -> None:
-        self._desk = lookup
+        self._lookup = lookup
 
     async def embedding(self, request: Any, call: Any) -> Any:
         inputs = request.Embeddings or list(request.EmbeddingTokens)
         if not inputs:
             raise BadRequest("Embeddings or EmbeddingTokens must hold a text", param="Embeddings")
         fields = {"input": inputs, "encoding_format": "float"}
-        [vector] = vectors_of(await self._desk.body(call, Kind.EMBEDDING, fields), 1).vectors
+        [vector] = vectors_of(await self._lookup.body(call, Kind.EMBEDDING, fields), 1).vectors
         return _METHODS["Embedding"].reply_class(embeddings=vector)
 
     async def tokenize(self, request: Any, call: Any) -> Any:
-        tokens = tokens_of(await self._desk.body(call, Kind.TOKENIZE, {"content": request.Prompt}))
+        fields = {"content": request.Prompt}
+        tokens = tokens_of(await self._lookup.body(call, Kind.TOKENIZE, fields))
         return _METHODS["TokenizeString"].reply_class(length=len(tokens), tokens=tokens)
 
     async def rerank(self, request: Any, call: Any) -> Any:
         fields: dict[str, object] = {"query": request.query, "documents": list(request.documents)}
         if request.top_n > 0:
             fields["top_n"] = request.top_n
-        body = await self._desk.body(call, Kind.RERANK, fields)
+        body = await self._lookup.body(call, Kind.RERANK, fields)
         ranking = ranking_of(body, len(request.documents))
         result = message_class("backend.DocumentResult")
         results = [
@@ -268,22 +269,22 @@ class _Columns:
     async def stores_set(self, request: Any, call: Any) -> Any:
         values = [encode_value(value.Bytes) for value in request.Values]
         fields = {"keys": _keys(request.Keys), "values": values}
-        await self._desk.body(call, Kind.STORE_SET, fields)
+        await self._lookup.body(call, Kind.STORE_SET, fields)
         return _METHODS["StoresSet"].reply_class(success=True)
 
     async def stores_delete(self, request: Any, call: Any) -> Any:
-        await self._desk.body(call, Kind.STORE_DELETE, {"keys": _keys(request.Keys)})
+        await self._lookup.body(call, Kind.STORE_DELETE, {"keys": _keys(request.Keys)})
         return _METHODS["StoresDelete"].reply_class(success=True)
 
     async def stores_get(self, request: Any, call: Any) -> Any:
-        body = await self._desk.body(call, Kind.STORE_GET, {"keys": _keys(request.Keys)})
+        body = await self._lookup.body(call, Kind.STORE_GET, {"keys": _keys(request.Keys)})
         return _METHODS["StoresGet"].reply_class(**_written(columns_of(body)))
 
     async def stores_find(self, request: Any, call: Any) -> Any:
         fields: dict[str, object] = {"key": list(request.Key.Floats)}
         if request.TopK > 0:
             fields["topk"] = request.TopK
-        columns = columns_of(await self._desk.body(call, Kind.STORE_FIND, fields))
+        columns = columns_of(await self._lookup.body(call, Kind.STORE_FIND, fields))
         if len(columns.similarities) != len(columns.keys):
             raise WorkerFailed("the answer has no similarities")
         reply_class = _METHODS["StoresFind"].reply_class

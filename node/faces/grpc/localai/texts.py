@@ -18,7 +18,7 @@ from node.faces.model_call import ModelAnswer
 from router.errors import BadRequest
 from router.openai import text_parser
 from router.openai.media_type import type_of
-from router.openai.text_parser import CallPart, Heard, TextFailure
+from router.openai.text_parser import CallPart, TextEvent, TextFailure
 from router.openai.text_writer import Delta
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -52,27 +52,27 @@ def handlers(lookup: ModelLookup) -> dict[str, Any]:
 
 class _Texts:
     def __init__(self, lookup: ModelLookup) -> None:
-        self._desk = lookup
+        self._lookup = lookup
 
     async def predict(self, request: Any, call: Any) -> Any:
         kind, fields = request_in_openai_form(request)
         began = time.monotonic()
-        async with self._desk.answer(call, kind, fields, _verbatim(request, "Predict")) as answer:
+        async with self._lookup.answer(call, kind, fields, _verbatim(request, "Predict")) as answer:
             name_dropped(call, answer, NAMES, fields_without_effect(request))
             if answer.verbatim:
                 reply = parse_message(_REPLY, await answer.body())
-                self._desk.done(call, _usage(reply), time.monotonic() - began)
+                self._lookup.done(call, _usage(reply), time.monotonic() - began)
                 return _Cut(request).whole(reply)
             text_events = [event async for events in answer.events() for event in events]
-        self._desk.done(call, text_parser.usage_of(text_events), time.monotonic() - began)
+        self._lookup.done(call, text_parser.usage_of(text_events), time.monotonic() - began)
         return _reply(text_parser.text_of(text_events), text_events)
 
     async def stream(self, request: Any, call: Any) -> AsyncIterator[Any]:
         kind, fields = request_in_openai_form(request)
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
-        ends: list[Heard] = []
+        ends: list[TextEvent] = []
         began = time.monotonic()
-        async with self._desk.answer(
+        async with self._lookup.answer(
             call, kind, fields, _verbatim(request, "PredictStream")
         ) as answer:
             name_dropped(call, answer, NAMES, fields_without_effect(request))
@@ -85,7 +85,7 @@ class _Texts:
                 ends += [event for event in events if not isinstance(event, Delta | CallPart)]
                 if text or calls:
                     yield _REPLY(message=text.encode(), chat_deltas=calls)
-        self._desk.done(call, text_parser.usage_of(ends), time.monotonic() - began)
+        self._lookup.done(call, text_parser.usage_of(ends), time.monotonic() - began)
         yield _reply("", ends)
 
     async def _own(
@@ -95,7 +95,7 @@ class _Texts:
         cut = _Cut(request)
         async for message in answer.messages():
             if isinstance(message, Usage):
-                self._desk.done(call, message, time.monotonic() - began)
+                self._lookup.done(call, message, time.monotonic() - began)
             else:
                 yield cut.next(parse_message(_REPLY, message))
             if cut.over:
@@ -112,7 +112,7 @@ class _Cut:
 
     def __init__(self, request: Any) -> None:
         self._stops = StopFilter(stops_of(request.StopPrompts, "StopPrompts"))
-        self._idle = not any(request.StopPrompts)
+        self._is_idle = not any(request.StopPrompts)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
@@ -121,7 +121,7 @@ class _Cut:
 
     def next(self, reply: Any) -> Any:
         """Return the next reply, without text that may be the beginning of a stop string."""
-        if not self._idle:
+        if not self._is_idle:
             shown = self._stops.feed(self._decoder.decode(reply.message))
             reply.message = shown.encode(errors="replace")
         return reply
@@ -277,7 +277,7 @@ def _data(image: str) -> str:
     return f"data:image/{kind};base64,{image}"
 
 
-def _calls(events: Iterable[Heard]) -> list[Any]:
+def _calls(events: Iterable[TextEvent]) -> list[Any]:
     """Return the calls of tools among events, in the form of newer backends."""
     calls = [
         _CALL(index=part.index, id=part.id, name=part.name, arguments=part.arguments)
@@ -287,7 +287,7 @@ def _calls(events: Iterable[Heard]) -> list[Any]:
     return [_DELTA(tool_calls=calls)] if calls else []
 
 
-def _reply(text: str, events: list[Heard]) -> Any:
+def _reply(text: str, events: list[TextEvent]) -> Any:
     for event in events:
         if isinstance(event, TextFailure):
             raise RpcRefused("INTERNAL", event.message)

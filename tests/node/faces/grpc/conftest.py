@@ -45,7 +45,7 @@ class Client:
     async def named(self, name, **fields):
         """Call an RPC, and return the parameters that the answer names as without effect."""
         method = self._methods[name]
-        async with self._channels._line(self._api) as line:
+        async with self._channels._use_channel(self._api) as line:
             call = line.call(method, method.request_class(**fields), self.said, 10)
             if method.streams:
                 async for _ in call:

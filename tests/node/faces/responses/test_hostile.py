@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.faces.responses.request_mapping import SAID_ALIKE, read
+from node.faces.responses.request_mapping import SAME_FIELDS, read
 from router.errors import BadRequest, WorkerUnable
 
 NAMES = [
@@ -38,7 +38,7 @@ values = st.recursive(
     ),
     max_leaves=20,
 )
-bodies = st.dictionaries(st.sampled_from([*NAMES, *sorted(SAID_ALIKE)[:3]]), values, max_size=6)
+bodies = st.dictionaries(st.sampled_from([*NAMES, *sorted(SAME_FIELDS)[:3]]), values, max_size=6)
 likely = st.builds(
     lambda body, given: {"model": "tiny", "input": given, **body},
     bodies,
@@ -131,7 +131,7 @@ async def test_no_body_is_a_server_error(served, worker):
     statuses = set()
     for seed in range(300):
         chance = random.Random(seed)
-        names = chance.sample([*NAMES[3:], *sorted(SAID_ALIKE)], 2)
+        names = chance.sample([*NAMES[3:], *sorted(SAME_FIELDS)], 2)
         given = "hi" if seed % 3 else anything(chance)
         fields = {"input": given, **{name: anything(chance) for name in names}, "model": "tiny"}
         worker.fail(calls=(("x", "{}"),) if seed % 2 else (), thought="h" if seed % 5 else "")

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from node.config.settings import KeylessAccess
-from node.faces.v1.topology import CONNECTIONS, FRESH, MAX_TOLD, read
+from node.faces.v1.topology import CONNECTIONS, FRESH, MAX_LISTED, read
 from registry.mesh.memory import MemoryNet
 from registry.records import PeerId
 from tests.node.faces.assembly import World, node, settings_of, told, until
@@ -93,7 +93,7 @@ class TestWhatANodeSays:
         assert read(said({"node": OTHER, "relayed": "yes"}), NODE, KNOWN) == {OTHER: False}
 
     def test_is_read_up_to_a_bound(self):
-        rows = [{"node": OTHER, "relayed": False}] * MAX_TOLD
+        rows = [{"node": OTHER, "relayed": False}] * MAX_LISTED
         assert read(said(*rows, {"node": THIRD, "relayed": False}), NODE, KNOWN) == {OTHER: False}
 
     @pytest.mark.parametrize(

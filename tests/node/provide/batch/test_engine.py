@@ -171,7 +171,7 @@ async def test_a_busy_model_is_asked_again_when_the_line_is_due(tmp_path, node):
     async with working(tmp_path, node, "busy", clock=clock) as engine:
         for times in (1, 2):
             await until(lambda times=times: len(node.asked) == times)
-            await until(lambda: not engine.store.lease(clock.now, 1) and not engine._asking)
+            await until(lambda: not engine.store.lease(clock.now, 1) and not engine._running)
             clock.now += 60
         await over(engine, "completed")
         assert len(rows(engine, "output_file_id")) == 1
@@ -221,7 +221,7 @@ async def test_as_many_lines_with_a_long_common_beginning_are_in_flight_as_there
     async with working(tmp_path, node, content=content) as engine:
         await until(lambda: len(node.asked) == at_one_time)
         await until(lambda: not engine._wake.is_set())
-        assert len(engine._asking) == at_one_time
+        assert len(engine._running) == at_one_time
         node.holds.set()
         await over(engine, "completed")
     assert len(node.asked) == 12

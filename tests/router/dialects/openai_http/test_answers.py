@@ -13,7 +13,7 @@ from router.dialects import Dialect
 from router.dialects.openai_http import create
 from router.dialects.openai_http.answers import stream_from_answer
 from router.errors import WorkerFailed
-from router.openai.text_parser import Heard, TextStreamParser, parse_answer
+from router.openai.text_parser import TextEvent, TextStreamParser, parse_answer
 from router.openai.usage import Usage
 from router.requests import Kind
 from tests.router.world import chat, links, own
@@ -72,7 +72,7 @@ async def ask(
         return answer, await read(answer)
 
 
-def events(stream: bytes) -> list[Heard]:
+def events(stream: bytes) -> list[TextEvent]:
     ear = TextStreamParser(max_event_bytes=len(stream))
     heard = [*ear.feed(stream), *ear.finish()]
     assert ear.ended

@@ -22,8 +22,8 @@ PIPE_STREAMS = 16
 class StreamConnection(Connection):
     """HTTP connection that is a stream of a shared connection, and serves no further request once that drains."""
 
-    def __init__(self, home: ConnectionOwner, shared: MuxedConnection) -> None:
-        super().__init__(home)
+    def __init__(self, owner: ConnectionOwner, shared: MuxedConnection) -> None:
+        super().__init__(owner)
         self._shared = shared
 
     @property
@@ -37,7 +37,7 @@ class StreamConnection(Connection):
         return not self._shared.draining and self.is_open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; not `prompt`, as readers are woken while the shared connection still hands out more."""
+        """Keep the transport, but run nothing inline: readers are woken while the shared connection still hands out more."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -51,14 +51,14 @@ class StreamConnection(Connection):
 class SharedDial:
     """Dialler of HTTP connections to one address: as streams of an open connection, or of a new one."""
 
-    def __init__(self, dial: RawDial, home: ConnectionOwner, streams: int) -> None:
+    def __init__(self, dial: RawDial, owner: ConnectionOwner, streams: int) -> None:
         self._dial = dial
-        self._home = home
+        self._owner = owner
         self._streams = streams
         self._shared: dict[MuxedConnection, None] = {}
-        self._alone = False
+        self._is_unshared = False
         """Whether the node did not offer sharing when it was last dialled."""
-        self._dialling = asyncio.Lock()
+        self._dial_lock = asyncio.Lock()
         self._closed = False
 
     def __len__(self) -> int:
@@ -72,11 +72,11 @@ class SharedDial:
     async def __call__(self, make: Callable[[], Connection]) -> Connection:
         """Return an open connection; raise `OSError`."""
         shared = self._find_connection()
-        if shared is None and not self._alone:
+        if shared is None and not self._is_unshared:
             # Concurrent requests wait for the same handshake.
-            async with self._dialling:
+            async with self._dial_lock:
                 shared = self._find_connection()
-                if shared is None and not self._alone:
+                if shared is None and not self._is_unshared:
                     return await self._connect(make)
         return self._stream(shared) if shared is not None else await self._connect(make)
 
@@ -119,7 +119,7 @@ class SharedDial:
     async def _connect(self, make: Callable[[], Connection]) -> Connection:
         arrival = NegotiatingProtocol(make, lambda: MuxedConnection(self))
         await self._dial(lambda: arrival)
-        self._alone = not isinstance(arrival.protocol, MuxedConnection)
+        self._is_unshared = not isinstance(arrival.protocol, MuxedConnection)
         if isinstance(arrival.protocol, MuxedConnection):
             return self._stream(arrival.protocol)
         if isinstance(arrival.protocol, Connection):
@@ -129,7 +129,7 @@ class SharedDial:
     def _stream(self, shared: MuxedConnection) -> Connection:
         if not shared.is_open:
             raise ConnectionResetError("the connection ended with its handshake")
-        connection = StreamConnection(self._home, shared)
+        connection = StreamConnection(self._owner, shared)
         shared.open_stream(connection)
         return connection
 
@@ -156,7 +156,7 @@ class SharedPool(ConnectionPool):
         connection = super().take_idle()
         if connection is None and self.has_room and (opened := self._shared.stream_if_open()):
             connection = opened
-            self._known[connection] = None
+            self._connections[connection] = None
         return connection
 
     async def open_spare(self) -> None:
