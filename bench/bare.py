@@ -26,10 +26,12 @@ def app(worker: str) -> web.Application:
         headers = [(k, v) for k, v in request.headers.items() if k.lower() not in HOP]
         url = f"http://{worker}{request.path}"
         async with request.app[session].post(url, data=body, headers=headers) as answer:
-            kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP}
+            kept_headers = {k: v for k, v in answer.headers.items() if k.lower() not in HOP}
             if answer.content_length is not None and answer.content_length < SMALL:
-                return web.Response(status=answer.status, headers=kept, body=await answer.read())
-            response = web.StreamResponse(status=answer.status, headers=kept)
+                return web.Response(
+                    status=answer.status, headers=kept_headers, body=await answer.read()
+                )
+            response = web.StreamResponse(status=answer.status, headers=kept_headers)
             response.content_length = answer.content_length
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
@@ -45,10 +47,10 @@ def app(worker: str) -> web.Application:
         await app[session].close()
 
     session = web.AppKey("session", ClientSession)
-    made = web.Application(client_max_size=64 << 20)
-    made.cleanup_ctx.append(hold)
-    made.router.add_post("/{path:.*}", passed_on)
-    return made
+    application = web.Application(client_max_size=64 << 20)
+    application.cleanup_ctx.append(hold)
+    application.router.add_post("/{path:.*}", passed_on)
+    return application
 
 
 if __name__ == "__main__":

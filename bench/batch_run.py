@@ -14,8 +14,8 @@ from tests.swarm.waiting import until
 
 def provide(swarm: Swarm, node: Node) -> Actor:
     """Start the provider of batches."""
-    where = ("--node", node.http, "--data-dir", str(node.folder), "--concurrency", "12")
-    return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *where))
+    options = ("--node", node.http, "--data-dir", str(node.folder), "--concurrency", "12")
+    return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *options))
 
 
 async def answered(
@@ -41,7 +41,7 @@ async def answered(
     await until(over, within=within, otherwise="the batch is not over")
     seconds = time.monotonic() - began
     assert made.output_file_id is not None
-    told = (await ask.files.content(made.output_file_id)).text
-    answers = [orjson.loads(row)["response"]["body"] for row in told.splitlines()]
+    text = (await ask.files.content(made.output_file_id)).text
+    answers = [orjson.loads(row)["response"]["body"] for row in text.splitlines()]
     assert len(answers) == len(bodies)
     return seconds, answers

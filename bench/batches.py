@@ -78,15 +78,15 @@ async def people(node: Node, client: Client) -> Sequence[float]:
 
     async def one() -> float:
         began = time.monotonic()
-        seen = await client.chat(node, MODEL)
-        assert seen.status == 200, seen.body
+        answer = await client.chat(node, MODEL)
+        assert answer.status == 200, answer.body
         return time.monotonic() - began
 
-    asked = []
+    tasks = []
     for _ in range(CHATS):
-        asked.append(asyncio.ensure_future(one()))
+        tasks.append(asyncio.ensure_future(one()))
         await asyncio.sleep(EVERY)
-    return await asyncio.gather(*asked)
+    return await asyncio.gather(*tasks)
 
 
 PARTS = {"speeds": measure, "prompts": prompts.measure}
@@ -110,10 +110,10 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part")
     arguments = parser.parse_args()
     rows = asyncio.run(_measured(arguments.only or PARTS))
-    said = f"Measured {datetime.now(UTC):%Y-%m-%d} with `python -m bench.batches`.\n\n{table(rows)}"
-    print(said)
+    text = f"Measured {datetime.now(UTC):%Y-%m-%d} with `python -m bench.batches`.\n\n{table(rows)}"
+    print(text)
     if arguments.write:
-        replace_between_marks(arguments.write, said, "batches")
+        replace_between_marks(arguments.write, text, "batches")
     return 0 if all(row.kept for row in rows) else 1
 
 

@@ -57,19 +57,19 @@ def draw_bars(
 def draw_lines(
     file: Path,
     title: str,
-    places: Sequence[float],
+    positions: Sequence[float],
     lines: Mapping[str, Sequence[float]],
     *,
     across: str,
     up: str,
 ) -> None:
-    """Draw lines over `places`, without values that are not positive and finite."""
+    """Draw lines over `positions`, without values that are not positive and finite."""
     with _axes(file, title, INCHES) as axes:
         for (name, values), colour in zip(lines.items(), COLOURS, strict=False):
-            seen = [value if 0 < value < math.inf else math.nan for value in values]
-            axes.plot(places, seen, "o-", color=colour, label=name, markersize=4)
-        axes.set_xscale("log" if max(places) > 10 * min(places) else "linear")
-        axes.set_xticks(places, [_plain(place) for place in places])
+            plotted = [value if 0 < value < math.inf else math.nan for value in values]
+            axes.plot(positions, plotted, "o-", color=colour, label=name, markersize=4)
+        axes.set_xscale("log" if max(positions) > 10 * min(positions) else "linear")
+        axes.set_xticks(positions, [_plain(position) for position in positions])
         axes.set_xlabel(across)
         axes.set_yscale("log")
         low, high = axes.get_ylim()

@@ -64,9 +64,9 @@ def memory_mb(pids: tuple[int, ...]) -> float:
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6 for pid in pids)
 
 
-def _ms(found: Mapping | None, which: str) -> float:
+def _ms(percentiles: Mapping | None, which: str) -> float:
     """Return a percentile in ms, infinity if nothing arrived in time."""
-    return found[which] / 1e3 if found else math.inf
+    return percentiles[which] / 1e3 if percentiles else math.inf
 
 
 class Load:
@@ -81,10 +81,10 @@ class Load:
         """Send as many requests as possible over some connections."""
         before = cpu_seconds(target.pids)
         out = self._loadgen("req", target, body, c=connections, d=self._seconds, w=0)
-        spent = cpu_seconds(target.pids) - before
+        cpu_time = cpu_seconds(target.pids) - before
         return {
             "requests_per_s": out["rps"],
-            "cpu_s_per_1000": spent / max(out["ok"], 1) * 1000,
+            "cpu_s_per_1000": cpu_time / max(out["ok"], 1) * 1000,
             "errors": out["errors"],
         }
 
@@ -102,10 +102,10 @@ class Load:
         """Open concurrent streams of 100 chunks each, 25 ms apart, as GPUs produce them: each chunk comes alone."""
         before = cpu_seconds(target.pids)
         out = self._loadgen("stream", target, "paced", c=count, d=4, w=1, R=1.5, e=100)
-        spent = cpu_seconds(target.pids) - before
+        cpu_time = cpu_seconds(target.pids) - before
         return {
             "chunks_per_s": out["chunks_per_s"],
-            "cpu_s_per_1000_chunks": spent / max(out["chunks"], 1) * 1000,
+            "cpu_s_per_1000_chunks": cpu_time / max(out["chunks"], 1) * 1000,
             "ttft_p50_ms": _ms(out["ttft_us"], "p50"),
             "ttft_p99_ms": _ms(out["ttft_us"], "p99"),
             "lag_p99_ms": _ms(out["lag_us"], "p99"),
@@ -116,10 +116,10 @@ class Load:
         """Open streams whose chunks come without a pause."""
         before = cpu_seconds(target.pids)
         out = self._loadgen("stream", target, "burst", c=16, d=self._seconds, w=0, e=200)
-        spent = cpu_seconds(target.pids) - before
+        cpu_time = cpu_seconds(target.pids) - before
         return {
             "chunks_per_s": out["chunks_per_s"],
-            "cpu_s_per_1000_chunks": spent / max(out["chunks"], 1) * 1000,
+            "cpu_s_per_1000_chunks": cpu_time / max(out["chunks"], 1) * 1000,
         }
 
     def _loadgen(self, mode: str, target: Target, body: str, **options: float) -> Mapping:
@@ -265,9 +265,9 @@ def table(rounds: Mapping[str, list[Figures]]) -> str:
             return sum(v for f in rounds[name] for k, v in f.items() if k.endswith(".errors"))
         return statistics.median(figures[key] for figures in rounds[name])
 
-    taken = rounds["bare"][0].keys() | {"failed"}
+    measured = rounds["bare"][0].keys() | {"failed"}
     for label, key, form in ROWS:
-        if key not in taken:
+        if key not in measured:
             continue
         values = {name: median(name, key) for name in names}
         ratios = [
@@ -295,8 +295,8 @@ def replace_between_marks(file: Path, text: str, name: str = "bench") -> None:
     """Replace the text between a page's marks of this name."""
     begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
     before, _, rest = file.read_text().partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
+    _, mark, after = rest.partition(end)
+    if not mark:
         raise ValueError(f"{file} has no {begin} … {end}")
     file.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 

@@ -96,14 +96,14 @@ class Chats(Iterator[Request]):
         if len(self._talks) < 200 or self._random.random() < 1 / _TURNS:
             self._talks[next(self._number)] = [{"role": "system", "content": "be brief"}]
         talk = self._random.choice(list(self._talks))
-        said = self._talks[talk]
-        words = f"{talk}:{len(said)} ".ljust(_TURN_BYTES, "x")
-        if len(said) == 1 and self._document and self._random.random() < self._DOCUMENTS:
-            words = words.ljust(self._document, "x")
-        said.append({"role": "user", "content": words})
-        body = orjson.dumps({"model": "m", "messages": said})
-        said.append({"role": "assistant", "content": words[:_TURN_BYTES]})
-        if len(said) > 2 * _TURNS:
+        messages = self._talks[talk]
+        text = f"{talk}:{len(messages)} ".ljust(_TURN_BYTES, "x")
+        if len(messages) == 1 and self._document and self._random.random() < self._DOCUMENTS:
+            text = text.ljust(self._document, "x")
+        messages.append({"role": "user", "content": text})
+        body = orjson.dumps({"model": "m", "messages": messages})
+        messages.append({"role": "assistant", "content": text[:_TURN_BYTES]})
+        if len(messages) > 2 * _TURNS:
             del self._talks[talk]
         name = f"r{next(self._number)}"
         return Request(name, Kind.CHAT, "m", body, "application/json", session=str(talk))

@@ -93,8 +93,8 @@ class Simulation:
     def _choose(self, entry: int) -> int:
         if self._knowledge == "oracle":
             return min(range(self._shape.nodes), key=lambda n: (self._at[n], self._random.random()))
-        found = [self._candidate(entry, node) for node in range(self._shape.nodes)]
-        return self._peers.index(POLICY.order(REQUEST, found, self._random.random)[0].node)
+        candidates = [self._candidate(entry, node) for node in range(self._shape.nodes)]
+        return self._peers.index(POLICY.order(REQUEST, candidates, self._random.random)[0].node)
 
     def _candidate(self, entry: int, node: int) -> Candidate:
         peer = self._peers[node]
@@ -149,8 +149,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print("| nodes | slots | mean answer | oracle | told | own |\n|---|---|---|---|---|---|")
     for shape in SHAPES:
-        found = (waits(shape, k, **vars(arguments)) for k in ("oracle", "told", "own"))
-        cells = " | ".join(f"{mean:.2f} / {tail:.1f} s" for mean, tail in found)
+        results = (waits(shape, k, **vars(arguments)) for k in ("oracle", "told", "own"))
+        cells = " | ".join(f"{mean:.2f} / {tail:.1f} s" for mean, tail in results)
         print(f"| {shape.nodes} | {shape.slots} | {shape.mean:g} s | {cells} |", flush=True)
 
 

@@ -109,8 +109,8 @@ class Counted:
             self.process.kill()
             self.process.wait()
 
-    def _tell(self, word: str) -> None:
-        command = ["callgrind_control", word, str(self.process.pid)]
+    def _tell(self, option: str) -> None:
+        command = ["callgrind_control", option, str(self.process.pid)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
@@ -157,8 +157,8 @@ def _chat(orders: str) -> dict[str, object]:
 
 
 def _is_whole(answer: bytes) -> bool:
-    head, found, body = answer.partition(b"\r\n\r\n")
-    if not found:
+    head, separator, body = answer.partition(b"\r\n\r\n")
+    if not separator:
         return False
     length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
     return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
@@ -197,8 +197,8 @@ def measure(target: Target) -> dict[str, float]:
 
     def spent(work: Callable[[], None], runs: int = RUNS) -> float:
         """Return the median of some runs, as now and then a node maintains its mesh, or a worker is slow to answer."""
-        found = (counted(target, work) for _ in range(runs))
-        return statistics.median(instructions - rate * seconds for instructions, seconds in found)
+        counts = (counted(target, work) for _ in range(runs))
+        return statistics.median(instructions - rate * seconds for instructions, seconds in counts)
 
     def requests(*, stream: bool) -> None:
         for _ in range(COUNTED):
@@ -224,8 +224,8 @@ def call(url: str, body: Mapping[str, object] | None = None) -> Mapping[str, obj
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
-        said: Mapping[str, object] = json.load(answer)
-    return said
+        payload: Mapping[str, object] = json.load(answer)
+    return payload
 
 
 def until(ready: Callable[[], object], process: Counted) -> None:
@@ -272,13 +272,13 @@ def targets(folder: Path, only: Sequence[str]) -> Iterator[list[Target]]:
 def _node(stack: ExitStack, folder: Path, name: str, *more: str) -> tuple[Target, str]:
     """Start a node, and return it as a target, with its address in the mesh."""
     port = _free_port()
-    where = ("--http", f"127.0.0.1:{port}", "--listen", "/ip4/127.0.0.1/tcp/0")
+    options = ("--http", f"127.0.0.1:{port}", "--listen", "/ip4/127.0.0.1/tcp/0")
     data = ("--data-dir", str(folder / name))
-    node = Counted(folder, name, "-m", "node", "up", *where, *data, *more)
+    node = Counted(folder, name, "-m", "node", "up", *options, *data, *more)
     stack.callback(node.stop)
-    said = re.compile(r"^ready .*p2p=(\S+)", re.MULTILINE)
-    until(lambda: said.search(node.log.read_text()), node)
-    ready = said.search(node.log.read_text())
+    pattern = re.compile(r"^ready .*p2p=(\S+)", re.MULTILINE)
+    until(lambda: pattern.search(node.log.read_text()), node)
+    ready = pattern.search(node.log.read_text())
     return Target(name, port, (node,)), ready[1] if ready else ""
 
 
@@ -295,16 +295,19 @@ _LABELS = {
 }
 
 
-def table(found: Mapping[str, Mapping[str, float]]) -> str:
+def table(measured: Mapping[str, Mapping[str, float]]) -> str:
     """Return a table of the figures, with ratios to bare aiohttp if that was measured."""
-    lines = ["| instructions of | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
-    for what in next(iter(found.values())):
+    lines = [
+        "| instructions of | " + " | ".join(measured) + " |",
+        "|---" * (len(measured) + 1) + "|",
+    ]
+    for figure in next(iter(measured.values())):
         cells = [
-            f"{figures[what]:,.0f}"
-            + (f" ({figures[what] / found['bare'][what]:.2f})" if "bare" in found else "")
-            for figures in found.values()
+            f"{figures[figure]:,.0f}"
+            + (f" ({figures[figure] / measured['bare'][figure]:.2f})" if "bare" in measured else "")
+            for figures in measured.values()
         ]
-        lines.append(f"| {_LABELS[what]} | " + " | ".join(cells) + " |")
+        lines.append(f"| {_LABELS[figure]} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -331,15 +334,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name,
         targets(Path(name), only) as running,
     ):
-        found = {target.name: measure(target) for target in running}
-    print(table(found))
-    over = 0
+        measured = {target.name: measure(target) for target in running}
+    print(table(measured))
+    exceeded = 0
     for bound in options.bounds:
-        name, _, most = bound.partition("=")
-        ratio = found["local"][name] / found["bare"][name]
-        print(f"{_LABELS[name]}, local ÷ bare: {ratio:.3f}, bound {most}")
-        over += ratio > float(most)
-    return int(over > 0)
+        name, _, limit = bound.partition("=")
+        ratio = measured["local"][name] / measured["bare"][name]
+        print(f"{_LABELS[name]}, local ÷ bare: {ratio:.3f}, bound {limit}")
+        exceeded += ratio > float(limit)
+    return int(exceeded > 0)
 
 
 if __name__ == "__main__":

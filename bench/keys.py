@@ -55,8 +55,8 @@ def main() -> None:
     issuer, forger = Identity(bytes(range(32))), Identity(bytes(range(1, 33)))
     table = KeyTable(
         (
-            ApiKey(name=f"user-{at}", hash=hash_of(secret), **limits)
-            for at, secret in enumerate(secrets)
+            ApiKey(name=f"user-{index}", hash=hash_of(secret), **limits)
+            for index, secret in enumerate(secrets)
         ),
         GrantRules("here", frozenset({issuer.peer})),
     )
@@ -67,9 +67,9 @@ def main() -> None:
     quotas = Quotas(time.monotonic, time.time)
 
     def known(secret: str) -> Principal:
-        found = holder_of(secret, table, 1.0, keyless=lambda: False)
-        found.check_models("llama")
-        return found
+        holder = holder_of(secret, table, 1.0, keyless=lambda: False)
+        holder.check_models("llama")
+        return holder
 
     def forged(secret: str) -> None:
         try:
@@ -107,7 +107,7 @@ async def _measure_receipts(identity: Identity) -> None:
     def added(request: str) -> None:
         book.add(Side.ASKED, "n" * 43, request, "llama", Usage(100, 200), 0.5)
 
-    requests, add, write = [f"request-{at}" for at in range(RECEIPTS)], [], []
+    requests, add, write = [f"request-{index}" for index in range(RECEIPTS)], [], []
     for _ in range(10 * ROUNDS):
         began = time.perf_counter()
         for request in requests:
@@ -123,11 +123,11 @@ async def _measure_receipts(identity: Identity) -> None:
 def _measure_grants(
     issuer: Identity,
     forger: Identity,
-    known: Callable[[str], object],
+    lookup: Callable[[str], object],
     refused: Callable[[str], object],
 ) -> None:
     shown = [grants.written(grants.issue(issuer, TERMS)) for _ in range(GRANTS)]
-    print(f"{'grant':<20}{microseconds(known, shown):6.1f}")
+    print(f"{'grant':<20}{microseconds(lookup, shown):6.1f}")
     body, signature = b"x" * 200, issuer.sign(b"bench\0", b"x" * 200)
     print(
         f"{'one signature':<20}"
@@ -143,14 +143,14 @@ def _measure_grants(
 
 def _forged(issuer: Identity, forger: Identity) -> Grant:
     """Return a grant that names an issuer but is signed with another key."""
-    made = grants.issue(forger, TERMS)
-    return Grant(issuer.public, made.blocks, made.secret)
+    issued = grants.issue(forger, TERMS)
+    return Grant(issuer.public, issued.blocks, issued.secret)
 
 
 def _widened(issuer: Identity) -> Grant:
     """Return a grant whose first block is replaced by one for all models, with the signature of the original."""
-    made, wide = grants.issue(issuer, TERMS), grants.issue(issuer, WIDE)
-    block = replace(wide.blocks[0], signature=made.blocks[0].signature)
+    issued, wide = grants.issue(issuer, TERMS), grants.issue(issuer, WIDE)
+    block = replace(wide.blocks[0], signature=issued.blocks[0].signature)
     return Grant(issuer.public, (block,), wide.secret)
 
 

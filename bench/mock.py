@@ -41,9 +41,9 @@ class Mock:
         """Start it again."""
         self._process = self._run()
 
-    def send(self, what: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send it a signal, for example to stop or continue it."""
-        self._process.send_signal(what)
+        self._process.send_signal(number)
 
     def _run(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen([str(_MOCK), "-p", str(self.port)], stdin=subprocess.DEVNULL)
@@ -51,18 +51,18 @@ class Mock:
 
 async def load(mode: str, url: str, body: Path, *more: str, **options: float) -> Mapping:
     """Run the load generator, and return its JSON report; raise `RuntimeError` if it fails."""
-    words = [mode, "-u", url, "-b", str(body), *more]
+    arguments = [mode, "-u", url, "-b", str(body), *more]
     for name, value in options.items():
-        words += [f"-{name}", f"{value:g}"]
+        arguments += [f"-{name}", f"{value:g}"]
     process = await asyncio.create_subprocess_exec(
-        str(LOADGEN), *words, stdout=asyncio.subprocess.PIPE
+        str(LOADGEN), *arguments, stdout=asyncio.subprocess.PIPE
     )
     try:
         output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
-    said = json.loads(output)
-    if "fatal" in said:
-        raise RuntimeError(said["fatal"])
-    return said
+    result = json.loads(output)
+    if "fatal" in result:
+        raise RuntimeError(result["fatal"])
+    return result

@@ -84,10 +84,10 @@ def a_router(others: int = 0) -> Router:
 
 def a_body(size: int) -> bytes:
     """Return a chat body of about so many bytes."""
-    messages, left = [{"role": "system", "content": "You help."}], size - 150
-    while left > 0:
-        messages.append({"role": "user", "content": "How does it go on? "[: left + 1] * 10})
-        left -= 220
+    messages, remaining = [{"role": "system", "content": "You help."}], size - 150
+    while remaining > 0:
+        messages.append({"role": "user", "content": "How does it go on? "[: remaining + 1] * 10})
+        remaining -= 220
     return orjson.dumps({"model": "llama", "messages": messages, "stream": True, "max_tokens": 64})
 
 

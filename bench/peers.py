@@ -119,18 +119,26 @@ def found(peer: Peer, venvs: Path | None) -> str | None:
 @contextmanager
 def running(peer: Peer, program: str, port: int, folder: Path) -> Iterator[Target]:
     """Run a peer on CPU 1, and end it afterwards with all processes that it starts; raise `TimeoutError`."""
-    own = folder / peer.name.replace(" ", "-")
-    own.mkdir()
+    own_folder = folder / peer.name.replace(" ", "-")
+    own_folder.mkdir()
     # Workers of nginx under another user could not write large bodies into root's folder.
     user = "user root; " if os.geteuid() == 0 else ""
-    words = {"port": port, "metrics": port + 500, "worker": WORKER, "folder": own, "user": user}
-    configuration = own / ("configuration.yaml" if peer.name == "LiteLLM" else "configuration")
-    configuration.write_text(peer.configuration.format(**words))
-    arguments = [a.format(configuration=configuration, **words) for a in peer.arguments]
-    with (own / "log").open("w") as log:
+    values = {
+        "port": port,
+        "metrics": port + 500,
+        "worker": WORKER,
+        "folder": own_folder,
+        "user": user,
+    }
+    configuration = own_folder / (
+        "configuration.yaml" if peer.name == "LiteLLM" else "configuration"
+    )
+    configuration.write_text(peer.configuration.format(**values))
+    arguments = [a.format(configuration=configuration, **values) for a in peer.arguments]
+    with (own_folder / "log").open("w") as log:
         process = subprocess.Popen(
             ["taskset", "-c", "1", program, *arguments],
-            cwd=own,
+            cwd=own_folder,
             env={**os.environ, **peer.environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -184,13 +192,13 @@ COLUMNS = (
 def table(medians: Mapping[str, Figures]) -> str:
     """Return a table with one row for each target, the cheapest request first."""
     key = COLUMNS[0][1]
-    shown = [c for c in COLUMNS if all(c[1] in figures for figures in medians.values())]
-    lines = ["| | " + " | ".join(label for label, _, _ in shown) + " | ÷ bare | failed |"]
-    lines.append("|---" * (len(shown) + 3) + "|")
+    columns = [c for c in COLUMNS if all(c[1] in figures for figures in medians.values())]
+    lines = ["| | " + " | ".join(label for label, _, _ in columns) + " | ÷ bare | failed |"]
+    lines.append("|---" * (len(columns) + 3) + "|")
     for name in sorted(medians, key=lambda name: medians[name][key]):
         figures = medians[name]
         title = f"**modelvine, {name}**" if name in OURS else name
-        cells = [form.format(figures[column]) for _, column, form in shown]
+        cells = [form.format(figures[column]) for _, column, form in columns]
         ratio = figures[key] / medians["bare"][key]
         lines.append(
             f"| {title} | " + " | ".join(cells) + f" | {ratio:.2f} | {figures['failed']:.0f} |"
@@ -200,9 +208,9 @@ def table(medians: Mapping[str, Figures]) -> str:
 
 def medians_of(rounds: Sequence[Figures]) -> Figures:
     """Return the median of each figure, and the sum of the failures."""
-    found = {key: statistics.median(figures[key] for figures in rounds) for key in rounds[0]}
+    medians = {key: statistics.median(figures[key] for figures in rounds) for key in rounds[0]}
     failed = sum(v for figures in rounds for key, v in figures.items() if key.endswith(".errors"))
-    return found | {"failed": failed}
+    return medians | {"failed": failed}
 
 
 def main() -> int:
@@ -251,7 +259,7 @@ def main() -> int:
                 print(f"round {number + 1}/{arguments.rounds} {target.name}", file=sys.stderr)
                 figures = measure(load, target, arguments.only.split(","))
                 rounds.setdefault(target.name, []).append(figures)
-    medians = {name: medians_of(taken) for name, taken in rounds.items() if name != "direct"}
+    medians = {name: medians_of(results) for name, results in rounds.items() if name != "direct"}
     chart = "![CPU of one request through each gateway](peers.svg)"
     text = f"{heading(arguments, 'bench.peers')}\n{table(medians)}\n\n{chart}"
     print(text, f"\n{time.monotonic() - began:.0f} s", sep="")

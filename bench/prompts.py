@@ -50,38 +50,38 @@ async def measure(swarm: Swarm, client: Client) -> list[Row]:
         await client.register(node, "p", [model], _url(its, "/v1"), capacity=SLOTS)
     provide(swarm, nodes[0])
     await client.listed(nodes, model, "batch")
-    chance = random.Random(1)
-    systems = [f"{' '.join(chance.choices(WORDS, k=LONG))}." for _ in range(PROMPTS)]
-    asked = [systems[number % PROMPTS] for number in range(LINES)]
-    chance.shuffle(asked)
+    rng = random.Random(1)
+    systems = [f"{' '.join(rng.choices(WORDS, k=LONG))}." for _ in range(PROMPTS)]
+    sequence = [systems[number % PROMPTS] for number in range(LINES)]
+    rng.shuffle(sequence)
     bodies = [
         {"model": model, "messages": chat(system, f"{number} and then?"), "max_tokens": 4}
-        for number, system in enumerate(asked)
+        for number, system in enumerate(sequence)
     ]
     async with openai.AsyncOpenAI(base_url=f"{nodes[1].http}/v1", api_key="x") as ask:
         seconds, answers = await answered(ask, bodies, within=_WITHIN)
     sizes = {system: await _tokens(client, workers[0], system) for system in systems}
-    found = sum_up(asked, answers, sizes)
-    part, possible = found.cached / found.tokens, found.possible / found.tokens
-    what = f"tokens found in caches, {PROMPTS} system prompts in {LINES} lines ÷ the {possible:.0%} that can be"
-    seen = f"{part / possible:.2f} ({part:.0%}, in {seconds:.0f} s)"
-    return [Row(what, f"≥ {GOAL}", seen, part >= GOAL * possible)]
+    totals = sum_up(sequence, answers, sizes)
+    part, possible = totals.cached / totals.tokens, totals.possible / totals.tokens
+    label = f"tokens found in caches, {PROMPTS} system prompts in {LINES} lines ÷ the {possible:.0%} that can be"
+    measured = f"{part / possible:.2f} ({part:.0%}, in {seconds:.0f} s)"
+    return [Row(label, f"≥ {GOAL}", measured, part >= GOAL * possible)]
 
 
-def chat(system: str, words: str) -> list[dict[str, str]]:
+def chat(system: str, text: str) -> list[dict[str, str]]:
     """Return the messages of a line."""
-    return [{"role": "system", "content": system}, {"role": "user", "content": words}]
+    return [{"role": "system", "content": system}, {"role": "user", "content": text}]
 
 
 def sum_up(
-    asked: Sequence[str], answers: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]
+    systems: Sequence[str], answers: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]
 ) -> Found:
     """Sum up the usage of all answers, given the system prompt of each line and the tokens of each system prompt."""
     usages = [answer["usage"] for answer in answers]
     return Found(
         sum(usage["prompt_tokens"] for usage in usages),
         sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages),
-        sum((count - 1) * sizes[system] for system, count in Counter(asked).items()),
+        sum((count - 1) * sizes[system] for system, count in Counter(systems).items()),
     )
 
 
@@ -96,9 +96,9 @@ def _url(its: Actor, path: str) -> str:
 
 async def _tokens(client: Client, its: Actor, system: str) -> int:
     """Return the number of tokens of a chat before the user's text."""
-    asked = {"messages": chat(system, "?!?")}
-    async with client.session.post(_url(its, "/apply-template"), json=asked) as response:
+    request = {"messages": chat(system, "?!?")}
+    async with client.session.post(_url(its, "/apply-template"), json=request) as response:
         written = (await response.json())["prompt"]
-    said = {"content": written.partition("?!?")[0]}
-    async with client.session.post(_url(its, "/tokenize"), json=said) as response:
+    body = {"content": written.partition("?!?")[0]}
+    async with client.session.post(_url(its, "/tokenize"), json=body) as response:
         return len((await response.json())["tokens"])

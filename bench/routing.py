@@ -198,9 +198,9 @@ class Machine:
     def expected(self, job: "Job") -> tuple[float, float]:
         """Return the seconds that a request would take here now, and how full the machine would be."""
         fullness = (self.there + 1) / (self.slots or 1)
-        waits = max(0.0, fullness - 1) if self.slots else fullness - 1
+        queued = max(0.0, fullness - 1) if self.slots else fullness - 1
         usual = self.work(job) if self.room else WORK
-        return (usual + WORK * waits) / self.speed, fullness
+        return (usual + WORK * queued) / self.speed, fullness
 
 
 @dataclass(slots=True)
@@ -276,8 +276,8 @@ class Cluster:
             slow = Machine(LIAR, Service("p", "m"), 1_000, 0.1, 1.0, lies=True)
             self.machines.append(slow)
         self._by_node = {m.node: m for m in self.machines}
-        made = "p2c" if policy == ORACLE else policy
-        self.entries = [Entry(policies.load(made), SlowStart()) for _ in range(entries)]
+        name = "p2c" if policy == ORACLE else policy
+        self.entries = [Entry(policies.load(name), SlowStart()) for _ in range(entries)]
         self._rate = load * bears / WORK
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
@@ -305,8 +305,8 @@ class Cluster:
     def _at(self, when: float, happen: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (when, next(self._order), happen))
 
-    def _arrive(self, now: float, left: int, half: int) -> None:
-        if left == half:
+    def _arrive(self, now: float, remaining: int, half: int) -> None:
+        if remaining == half:
             self.machines[0].speed /= self._scene.slows
         if self._agents:
             self._turn(now, self._agents.begin())
@@ -316,12 +316,12 @@ class Cluster:
             rest = WORK - READING * self._talks.mean_bytes / 1_000
             work = self._random.lognormvariate(math.log(rest) - _SIGMA**2 / 2, _SIGMA)
             self._ask(now, entry, request, request.session, size, work)
-        if left > 1:
+        if remaining > 1:
             # Two seconds of eight are the burst; the other six have the rest of the mean.
             calm = (8 - 2 * self._scene.burst) / 6
             rate = self._rate * (self._scene.burst if now % 8 < 2 else calm)
             then = now + self._random.expovariate(rate)
-            self._at(then, lambda n: self._arrive(n, left - 1, half))
+            self._at(then, lambda n: self._arrive(n, remaining - 1, half))
 
     def _turn(self, now: float, talk: Talk) -> None:
         entry, (request, work) = self._entry(), talk.turn()
@@ -353,15 +353,15 @@ class Cluster:
             self._begin(now, machine, job)
 
     def _choose(self, job: Job, now: float) -> Machine:
-        there = [m for m in self.machines if m.joins <= now]
+        joined = [m for m in self.machines if m.joins <= now]
         if self._policy == ORACLE:
-            return min(there, key=partial(Machine.expected, job=job))
+            return min(joined, key=partial(Machine.expected, job=job))
         entry = job.entry
-        found = self._candidates(there, job, now)
-        asked = candidates_to_query(job.request, found) if entry.policy.compares else []
+        candidates = self._candidates(joined, job, now)
+        queried = candidates_to_query(job.request, candidates) if entry.policy.compares else []
         # Questions and answers travel as load reports do.
-        job.arrived -= 2 * DELAY * bool(asked)
-        for candidate in asked:
+        job.arrived -= 2 * DELAY * bool(queried)
+        for candidate in queried:
             machine, self.asked = self._by_node[candidate.node], self.asked + 1
             read, _ = machine.index.find_readers(job.request.prefixes, now)
             self._hear(now, machine, entry, machine.load)
@@ -371,12 +371,12 @@ class Cluster:
                 entry.index.record_reported(
                     candidate.key, job.request.prefixes, read[candidate.key], now
                 )
-            found = self._candidates(there, job, now)
-        ordered = order_candidates(entry.policy, job.request, found, self._drawn.random)
+            candidates = self._candidates(joined, job, now)
+        ordered = order_candidates(entry.policy, job.request, candidates, self._drawn.random)
         entry.policy.begun(job.request)
-        for place, chosen in enumerate(ordered[:ATTEMPTS]):
-            others, machine = ordered[place + 1 :], self._by_node[chosen.node]
-            last = place == ATTEMPTS - 1 or not others
+        for index, chosen in enumerate(ordered[:ATTEMPTS]):
+            others, machine = ordered[index + 1 :], self._by_node[chosen.node]
+            last = index == ATTEMPTS - 1 or not others
             if (
                 last
                 or not machine.full
@@ -387,15 +387,15 @@ class Cluster:
         self.chosen[machine.node] += 1
         return machine
 
-    def _candidates(self, there: Sequence[Machine], job: Job, now: float) -> Sequence[Candidate]:
+    def _candidates(self, joined: Sequence[Machine], job: Job, now: float) -> Sequence[Candidate]:
         entry = job.entry
-        known = [
+        reports = [
             entry.observed[m.node].choose_figures(
                 entry.reports.newest(m.node, m.service, now), entry.times.get(m.node)
             )
-            for m in there
+            for m in joined
         ]
-        found: Sequence[Candidate] = [
+        candidates: Sequence[Candidate] = [
             Candidate(
                 m.node,
                 m.service,
@@ -404,11 +404,13 @@ class Cluster:
                 time=time,
                 before=_before(entry.index, m, job.request, now),
             )
-            for m, (report, time) in zip(there, known, strict=True)
+            for m, (report, time) in zip(joined, reports, strict=True)
         ]
         if self._gentle:
-            found = hold_back_newcomers(found, lambda c: entry.slow_start.allowance(*c.key, now))
-        return found
+            candidates = hold_back_newcomers(
+                candidates, lambda c: entry.slow_start.allowance(*c.key, now)
+            )
+        return candidates
 
     def _begin(self, now: float, machine: Machine, job: Job) -> None:
         self._share(now, machine)
@@ -489,10 +491,10 @@ class Cluster:
     def _tick(self, now: float, machine: Machine) -> None:
         busy = {machine.service: machine.load} if machine.load.in_flight else {}
         rarity = max(1.0, (len(self.machines) + len(self.entries)) / 5)
-        said = machine.reporter.rows_to_report(busy, now, rarity=rarity).get(machine.service)
-        if said is not None:
+        load = machine.reporter.rows_to_report(busy, now, rarity=rarity).get(machine.service)
+        if load is not None:
             for entry in self.entries:
-                self._at(now + DELAY, lambda n, e=entry: self._hear(n, machine, e, said))
+                self._at(now + DELAY, lambda n, e=entry: self._hear(n, machine, e, load))
         self._at(now + TICK, lambda n: self._tick(n, machine))
 
     def _hear(self, now: float, machine: Machine, entry: Entry, load: Load) -> None:
@@ -516,19 +518,19 @@ def compare(
     scene: str, *, load: float, requests: int, seed: int, entries: int = ENTRIES
 ) -> dict[str, list[float]]:
     """Run every policy and the oracle over the same arrivals."""
-    found = {}
+    results = {}
     for policy in (ORACLE, *policies.NAMES):
         print(f"  {scene:14} {policy:12} at {load:.0%}", file=sys.stderr)
         cluster = Cluster(scene, policy=policy, load=load, seed=seed, entries=entries)
-        found[policy] = cluster.run(requests)
-    return found
+        results[policy] = cluster.run(requests)
+    return results
 
 
-def as_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+def as_table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """Return a table of the oracle's p50 and p99 in each scene, and of each policy's mean and p99 as multiples of them."""
     rows = ["| | oracle: p50 / p99 s | " + " | ".join(policies.NAMES) + " |"]
     rows.append("|---|---|" + "---|" * len(policies.NAMES))
-    for scene, seconds in found.items():
+    for scene, seconds in results.items():
         best = seconds[ORACLE]
         cells = [f"{percentile(best, 0.5):.2f} / {percentile(best, 0.99):.2f}"]
         for policy in policies.NAMES:
@@ -545,7 +547,7 @@ def as_table_of_agents(*, load: float, requests: int, seed: int) -> str:
         "| | nodes that take requests | turns that find their cache | mean / p99, of the oracle's | questions a request |",
         "|---|---|---|---|---|",
     ]
-    for scene in (name for name, made in SCENES.items() if made.agents):
+    for scene in (name for name, shape in SCENES.items() if shape.agents):
         run = partial(Cluster, scene, load=load, seed=seed)
         knowing = run(policy=ORACLE, entries=1)
         best = knowing.run(requests)
@@ -563,16 +565,16 @@ def as_table_of_agents(*, load: float, requests: int, seed: int) -> str:
 
 def fresh(policy: str, *, load: float, seeds: Sequence[int]) -> tuple[list[float], list[float]]:
     """Return the seconds of the requests that arrived while a machine was new: with slow start, and without."""
-    found: tuple[list[float], list[float]] = [], []
+    groups: tuple[list[float], list[float]] = [], []
     for seed in seeds:
-        for seconds, gentle in zip(found, (True, False), strict=True):
+        for seconds, gentle in zip(groups, (True, False), strict=True):
             cluster = Cluster(
                 "alike", policy=policy, load=load, seed=seed, fresh=True, gentle=gentle
             )
             cluster.run(int(3 * JOINS * load * sum(m.slots for m in cluster.machines) / WORK))
             took = zip(cluster.when, cluster.seconds, strict=True)
             seconds += [s for when, s in took if JOINS <= when < 2 * JOINS]
-    return sorted(found[0]), sorted(found[1])
+    return sorted(groups[0]), sorted(groups[1])
 
 
 def as_table_of_the_fresh(*, load: float, seed: int) -> str:
@@ -598,10 +600,10 @@ def plot(folder: Path, *, requests: int, seed: int) -> None:
     loads = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
     above: dict[str, list[float]] = {n: [] for n in policies.NAMES if n not in _NOT_DRAWN}
     for load in loads:
-        found = compare("speeds", load=load, requests=requests, seed=seed)
-        best = percentile(found[ORACLE], 0.99)
+        results = compare("speeds", load=load, requests=requests, seed=seed)
+        best = percentile(results[ORACLE], 0.99)
         for name, row in above.items():
-            row.append(100 * (percentile(found[name], 0.99) / best - 1))
+            row.append(100 * (percentile(results[name], 0.99) / best - 1))
     title = "Slowest hundredth of answers, beside an oracle (machines of speeds 0.25 to 4)"
     charts.draw_lines(
         folder / "routing.svg",
@@ -640,7 +642,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.plot:
         plot(options.plot, requests=options.requests, seed=options.seed)
         return 0
-    found = {
+    results = {
         scene: compare(
             scene,
             load=options.load,
@@ -650,7 +652,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for scene in options.scene or SCENES
     }
-    print(as_table(found))
+    print(as_table(results))
     return 0
 
 

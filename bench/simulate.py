@@ -45,10 +45,10 @@ def run(plan: Plan, names: Iterable[str]) -> list[Figure]:
     with each_frame_verified_once():
         for name in names:
             begun = time.process_time()
-            found = SCENARIOS[name](plan)
-            spent = time.process_time() - begun
-            print(f"  {name:10} {plan.nodes:6,} nodes {spent:8.1f} s of CPU", file=sys.stderr)
-            figures += found
+            results = SCENARIOS[name](plan)
+            cpu_seconds = time.process_time() - begun
+            print(f"  {name:10} {plan.nodes:6,} nodes {cpu_seconds:8.1f} s of CPU", file=sys.stderr)
+            figures += results
     return figures
 
 
@@ -79,12 +79,14 @@ def as_json(nodes: int, figures: Sequence[Figure]) -> str:
 
 def plan_of(options: argparse.Namespace, nodes: int) -> Plan:
     """Return the plan for a command line."""
-    given = {
+    overrides = {
         name: value
         for name in ("heartbeat", "lease", "probe", "suspicion", "sync", "reannounce")
         if (value := vars(options)[name]) is not None
     }
-    settings = RegistrySettings(max_nodes=min(20_000, max(10_000, nodes * 4 // 3 + 100)), **given)
+    settings = RegistrySettings(
+        max_nodes=min(20_000, max(10_000, nodes * 4 // 3 + 100)), **overrides
+    )
     full = options.full or _default_full(nodes)
     return Plan(
         nodes=nodes,
@@ -112,29 +114,29 @@ def _chosen(options: argparse.Namespace) -> list[str]:
 
 def _sweep(options: argparse.Namespace) -> int:
     sizes = [int(size) for size in options.sweep.split(",")]
-    seen, sent = [], []
+    rows, sent = [], []
     everything: list[Figure] = []
     for nodes in sizes:
         figures = run(plan_of(options, nodes), ("idle", "visible"))
         everything += [
             replace(figure, scenario=f"{nodes:,}: {figure.scenario}") for figure in figures
         ]
-        seen.append({f.what.rpartition(" ")[2]: f.value for f in figures if f.unit == "s"})
+        rows.append({f.what.rpartition(" ")[2]: f.value for f in figures if f.unit == "s"})
         sent.append({f.what: f.value for f in figures if f.unit == "B/s"})
     print(as_table(max(sizes), everything))
     if options.plot:
-        _draw(options.plot, sizes, seen, sent)
+        _draw(options.plot, sizes, rows, sent)
     return 0
 
 
 def _draw(
-    folder: Path, sizes: list[int], seen: list[dict[str, float]], sent: list[dict[str, float]]
+    folder: Path, sizes: list[int], rows: list[dict[str, float]], sent: list[dict[str, float]]
 ) -> None:
     charts.draw_lines(
         folder / "scale-visible.svg",
         "Time until a node sees a registration",
         sizes,
-        {name: [row[name] for row in seen] for name in ("p50", "p99", "max")},
+        {name: [row[name] for row in rows] for name in ("p50", "p99", "max")},
         across="nodes",
         up="seconds",
     )

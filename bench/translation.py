@@ -54,7 +54,7 @@ Fields = Mapping[str, object]
 
 def faces(text: str) -> Iterator[Row]:
     """Yield the measurements of the faces: each a request with `text`, and an event with a word."""
-    said = {"role": "user", "content": text}
+    message = {"role": "user", "content": text}
     body = {"model": "m", "stream": True, "temperature": 0.5}
     yield _face(
         "Llama Stack",
@@ -67,8 +67,8 @@ def faces(text: str) -> Iterator[Row]:
         llama_stack.StackEncoder("x", "m", streams=True, max_event_bytes=MAX_EVENT_BYTES),
     )
     yield _tgi_face({"inputs": text, "parameters": {"temperature": 0.5, "do_sample": True}})
-    yield _anthropic_face({**body, "max_tokens": 99, "messages": [said]})
-    yield _responses_face({**body, "input": [said]})
+    yield _anthropic_face({**body, "max_tokens": 99, "messages": [message]})
+    yield _responses_face({**body, "input": [message]})
     yield _localai_face(text)
 
 
@@ -108,16 +108,16 @@ def _localai_face(text: str) -> Row:
     """Return the measurement of LocalAI's client that requests a stream over gRPC."""
     method, message = methods_of(LOCALAI)["PredictStream"], message_class("backend.Message")
     messages = [message(role="user", content=text)]
-    asked = method.request_class(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
-    body, event = asked.SerializeToString(), _event(Kind.CHAT)
+    request = method.request_class(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
+    body, event = request.SerializeToString(), _event(Kind.CHAT)
     ear = text_parser.TextStreamParser(max_event_bytes=MAX_EVENT_BYTES)
 
     def ask() -> bytes:
         return orjson.dumps(request_in_openai_form(method.request_class.FromString(body))[1])
 
     def hear() -> bytes:
-        word = text_parser.text_of(ear.feed(event))
-        return bytes(method.reply_class(message=word.encode()).SerializeToString())
+        text = text_parser.text_of(ear.feed(event))
+        return bytes(method.reply_class(message=text.encode()).SerializeToString())
 
     return "LocalAI, face", ask, hear
 
@@ -166,19 +166,19 @@ def openai_dialect() -> Row:
     return "OpenAI, dialect", lambda: with_all_field_names(request), None
 
 
-def dialect(mapping: ProtocolMapping, kind: Kind, said: object) -> Row:
+def dialect(mapping: ProtocolMapping, kind: Kind, payload: object) -> Row:
     """Return the measurement of a dialect over HTTP, for a stream."""
     request = request_of(kind)
-    event = b"data:" + orjson.dumps(said) + b"\n\n"
-    told, form = ChoiceReader(read(request), mapping.part), TextForm("x", 1, "m", kind)
+    event = b"data:" + orjson.dumps(payload) + b"\n\n"
+    reader, form = ChoiceReader(read(request), mapping.part), TextForm("x", 1, "m", kind)
     splitter = Splitter(max_event_bytes=len(event))
 
     def ask() -> bytes:
         return orjson.dumps(mapping.read(request, _WORKER)[1].bodies[0])
 
     def hear() -> bytes:
-        [one] = splitter.feed(event)
-        return b"".join(map(form.event, told.feed(one.data)))
+        [parsed] = splitter.feed(event)
+        return b"".join(map(form.event, reader.feed(parsed.data)))
 
     return f"{mapping.name}, dialect, {_plural(kind)}", ask, hear
 
@@ -187,13 +187,13 @@ def localai_dialect(kind: Kind) -> Row:
     """Return the measurement of LocalAI's dialect, for a stream."""
     mapping, method = localai_grpc.MAPPING, methods_of(LOCALAI)["PredictStream"]
     request = request_of(kind)
-    asked, mapped = mapping.read(request, _WORKER)
+    parsed, mapped = mapping.read(request, _WORKER)
     reply = method.reply_class(message=b" word", tokens=1).SerializeToString()
-    told = ChoiceReader(asked, reply_parser.ReplyTexts(asked, 0, mapped.bodies[0]).read)
+    reader = ChoiceReader(parsed, reply_parser.ReplyTexts(parsed, 0, mapped.bodies[0]).read)
     form = TextForm("x", 1, "m", kind)
 
     def hear() -> bytes:
-        return b"".join(map(form.event, told.feed(method.reply_class.FromString(reply))))
+        return b"".join(map(form.event, reader.feed(method.reply_class.FromString(reply))))
 
     return (
         f"{mapping.name}, dialect, {_plural(kind)}",
@@ -211,37 +211,37 @@ def remotellm_dialect() -> Row:
 
 def tgi_both_sides() -> Row:
     """Return the measurement of TGI's requests passed on to a TGI worker, and its events passed on to the caller."""
-    said = orjson.dumps({"inputs": _TEXT, "parameters": {"temperature": 0.5}})
+    body = orjson.dumps({"inputs": _TEXT, "parameters": {"temperature": 0.5}})
     event = b"data:" + orjson.dumps(_TOKEN) + b"\n\n"
     streamed = PASSING.streamed
     assert streamed is not None
     ending, tokens = (
         Ending(streamed.over),
-        StreamUsage(hidden=False, usage_format=streamed.usage_format(said)),
+        StreamUsage(hidden=False, usage_format=streamed.usage_format(body)),
     )
 
     def hear() -> bytes:
         ending.feed(event)
         return tokens.inspect(event)
 
-    return "TGI, passed on, completions", lambda: PASSING.addressed(said, _WORKER), hear
+    return "TGI, passed on, completions", lambda: PASSING.addressed(body, _WORKER), hear
 
 
 def localai_both_sides() -> Row:
     """Return the measurement of LocalAI's messages passed on: parsed and serialised by gRPC at both ends, events between."""
     method = methods_of(LOCALAI)["PredictStream"]
-    asked = method.request_class(Prompt=_TEXT, Temperature=0.5).SerializeToString()
+    request = method.request_class(Prompt=_TEXT, Temperature=0.5).SerializeToString()
     reply = method.reply_class(message=b" word", tokens=1)
     splitter = Splitter(max_event_bytes=1_000)
 
     def ask() -> bytes:
-        return bytes(without_operator_fields(asked).SerializeToString())
+        return bytes(without_operator_fields(request).SerializeToString())
 
     def hear() -> bytes:
         [event] = splitter.feed(framing.message_event(reply.SerializeToString()))
-        said = framing.read_event(event.data)
-        assert isinstance(said, bytes)
-        return bytes(parse_message(method.reply_class, said).SerializeToString())
+        message = framing.read_event(event.data)
+        assert isinstance(message, bytes)
+        return bytes(parse_message(method.reply_class, message).SerializeToString())
 
     return "LocalAI, passed on at both ends, completions", ask, hear
 

@@ -42,13 +42,13 @@ def main(processes: int, *, rounds: int, seconds: float) -> int:
     with tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name:
         folder = Path(name)
         load = Load(_bodies(folder), seconds, cpus=_cpus())
-        found: dict[str, list[Figures]] = {}
+        results: dict[str, list[Figures]] = {}
         with _nodes(folder, processes) as targets:
             for number in range(rounds):
                 for target in targets if number % 2 == 0 else targets[::-1]:
                     print(f"round {number + 1}/{rounds} {target.name}", file=sys.stderr)
-                    found.setdefault(target.name, []).append(_measured(load, target))
-    one, many = found.values()
+                    results.setdefault(target.name, []).append(_measured(load, target))
+    one, many = results.values()
     command = f"python -m bench --workers {processes} --rounds {rounds} --seconds {seconds:g}"
     print(f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine()}; medians.\n")
     print(_table(processes, one, many))
@@ -58,10 +58,10 @@ def main(processes: int, *, rounds: int, seconds: float) -> int:
 def _measured(load: Load, target: Target) -> Figures:
     figures: Figures = {}
     for body, connections in PARTS:
-        taken = load.closed_loop(target, connections, body)
-        figures |= {f"{body}.{connections}.{name}": value for name, value in taken.items()}
-    taken = load.streams(target, STREAMS)
-    figures |= {f"streams.{name}": value for name, value in taken.items()}
+        measured = load.closed_loop(target, connections, body)
+        figures |= {f"{body}.{connections}.{name}": value for name, value in measured.items()}
+    measured = load.streams(target, STREAMS)
+    figures |= {f"streams.{name}": value for name, value in measured.items()}
     return figures | {"memory_mb": memory_mb(target.pids)}
 
 
@@ -91,7 +91,7 @@ def _table(processes: int, one: Sequence[Figures], many: Sequence[Figures]) -> s
         "resident memory after it all, MB": ("memory_mb", "{:.0f}"),
     }
     for label, (key, form) in rows.items():
-        a, b = ([figures[key] for figures in taken] for taken in (one, many))
+        a, b = ([figures[key] for figures in rounds] for rounds in (one, many))
         cells = [form.format(statistics.median(values)) for values in (a, b)]
         lines.append(f"| {label} | " + " | ".join([*cells, _ratio(a, b)]) + " |")
     return "\n".join(lines)
@@ -116,9 +116,9 @@ def _nodes(folder: Path, processes: int) -> Iterator[list[Target]]:
 
 
 def _node(stage: ProcessGroup, folder: Path, count: int, worker: str) -> Target:
-    place = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
+    addresses = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
     data = ("--data-dir", str(folder / f"node{count}"))
-    actor = stage.start(f"node{count}", "node", "up", *place, *data, "--workers", str(count))
+    actor = stage.start(f"node{count}", "node", "up", *addresses, *data, "--workers", str(count))
     for model, capacity in (("mock", 0), ("slots", SLOTS)):
         call(
             f"{actor.fields['http']}/api/v0/ai/model/register",
@@ -136,8 +136,8 @@ def _registration(model: str, worker: str, capacity: int) -> Mapping[str, object
 
 def _children(pid: int) -> list[int]:
     command = ["ps", "--ppid", str(pid), "-o", "pid="]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [int(line) for line in found.stdout.split()]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [int(line) for line in result.stdout.split()]
 
 
 def _bodies(folder: Path) -> Path:

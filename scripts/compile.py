@@ -158,8 +158,8 @@ def adapted(source: str) -> str:
 def with_constants(source: str) -> str:
     """Mark a module's constants as `Final`; otherwise each use of one would look it up in a dictionary."""
 
-    def final(found: re.Match[str]) -> str:
-        name, kind = found.groups()
+    def final(match: re.Match[str]) -> str:
+        name, kind = match.groups()
         return f"{name}: Final[{kind}] = " if kind else f"{name}: Final = "
 
     return importing("typing", "Final", re.sub(_CONSTANT, final, source))
@@ -219,8 +219,8 @@ def with_members(source: str, enums: set[str]) -> str:
             line[: one.col_offset] + name + line[one.end_col_offset :]
         ).decode()
     constants = {_constant_of(one): ast.unparse(one) for one in reader.found}
-    made = "".join(f"{name}: Final = {member}\n" for name, member in constants.items())
-    lines.insert(imports[-1].end_lineno or 0, made)
+    text = "".join(f"{name}: Final = {member}\n" for name, member in constants.items())
+    lines.insert(imports[-1].end_lineno or 0, text)
     return importing("typing", "Final", "".join(lines))
 
 
@@ -232,7 +232,7 @@ def importing(module: str, name: str, source: str) -> str:
     """Import a name before all other imports, unless it is imported already."""
     if re.search(rf"^from {module} import .*\b{name}\b", source, flags=re.MULTILINE):
         return source
-    code = [one for one in ast.parse(source).body if not isinstance(one, ast.Expr)]
+    code = [node for node in ast.parse(source).body if not isinstance(node, ast.Expr)]
     lines = source.splitlines(keepends=True)
     if code:
         lines.insert(code[0].lineno - 1, f"from {module} import {name}\n")
@@ -252,35 +252,40 @@ def with_constructors(source: str) -> str:
 
 def constructor_of(node: ast.ClassDef) -> str:
     """Return the text of a dataclass's `__init__`; empty if it inherits or has its own."""
-    methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+    methods = {statement.name for statement in node.body if isinstance(statement, ast.FunctionDef)}
     if node.bases or "__init__" in methods:
         return ""
-    given = ["*"] if "kw_only=True" in " ".join(map(ast.unparse, node.decorator_list)) else []
+    parameters = ["*"] if "kw_only=True" in " ".join(map(ast.unparse, node.decorator_list)) else []
     sets = []
-    for one in node.body:
-        if not isinstance(one, ast.AnnAssign):
+    for statement in node.body:
+        if not isinstance(statement, ast.AnnAssign):
             continue
-        name, kind, value = ast.unparse(one.target), ast.unparse(one.annotation), one.value
+        name, kind, value = (
+            ast.unparse(statement.target),
+            ast.unparse(statement.annotation),
+            statement.value,
+        )
         how = {k.arg: ast.unparse(k.value) for k in value.keywords} if is_field(value) else {}
-        made = how.get("default_factory")
+        factory = how.get("default_factory")
         default = how.get("default") if is_field(value) else value and ast.unparse(value)
         if how.get("init") == "False":
-            first = f"({made})()" if made else default
+            first = f"({factory})()" if factory else default
             sets += [f"self.{name} = {first}"] if first else []
             continue
-        given.append(
+        parameters.append(
             f"{name}: {kind} | None = None"
-            if made
+            if factory
             else f"{name}: {kind}" + (f" = {default}" if default else "")
         )
         sets.append(
-            f"self.{name} = {name}" + (f" if {name} is not None else ({made})()" if made else "")
+            f"self.{name} = {name}"
+            + (f" if {name} is not None else ({factory})()" if factory else "")
         )
     if "__post_init__" in methods:
         sets.append("self.__post_init__()")
     return "\n    ".join(
         (
-            f"\n    def __init__(self, {', '.join(given)}) -> None:",
+            f"\n    def __init__(self, {', '.join(parameters)}) -> None:",
             *(f"    {line}" for line in sets or ["pass"]),
             "",
         )
@@ -292,30 +297,32 @@ def is_field(value: ast.expr | None) -> TypeGuard[ast.Call]:
     return isinstance(value, ast.Call) and ast.unparse(value.func) == "field"
 
 
-def compiled(root: Path, place: Path) -> Path:
+def compiled(root: Path, folder: Path) -> Path:
     """Compile a copy of the packages in an empty folder, and return the folder of the results; raise `CannotCompile`."""
     if missing := lacking():
         raise CannotCompile(missing)
     for package in PACKAGES:
-        shutil.copytree(root / package, place / package, ignore=shutil.ignore_patterns("*.so"))
-    for path in (path for package in PACKAGES for path in (place / package).rglob("*.py")):
+        shutil.copytree(root / package, folder / package, ignore=shutil.ignore_patterns("*.so"))
+    for path in (path for package in PACKAGES for path in (folder / package).rglob("*.py")):
         # Compiled modules also use the constants of modules that are not compiled.
         path.write_text(with_constants(path.read_text()))
-    sources = [path.read_text() for package in PACKAGES for path in (place / package).rglob("*.py")]
+    sources = [
+        path.read_text() for package in PACKAGES for path in (folder / package).rglob("*.py")
+    ]
     enums = {name for source in sources for name in _ENUM.findall(source)}
     for module in MODULES:
-        path = place / module
+        path = folder / module
         path.write_text(adapted(with_members(path.read_text(), enums)))
-    (place / "mypy.ini").write_text(_CONFIG.format(sys.version_info))
-    (place / "setup.py").write_text(_SETUP)
+    (folder / "mypy.ini").write_text(_CONFIG.format(sys.version_info))
+    (folder / "setup.py").write_text(_SETUP)
     done = subprocess.run(
-        [sys.executable, "setup.py", *MODULES], cwd=place, env={"CFLAGS": "-O1 -g0", **os.environ},
+        [sys.executable, "setup.py", *MODULES], cwd=folder, env={"CFLAGS": "-O1 -g0", **os.environ},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
-        said = [line for line in done.stdout.splitlines() if ": warning: " not in line]
-        raise CannotCompile("\n".join(said[-40:]))
-    return place / "compiled"
+        lines = [line for line in done.stdout.splitlines() if ": warning: " not in line]
+        raise CannotCompile("\n".join(lines[-40:]))
+    return folder / "compiled"
 
 
 def lacking() -> str:
@@ -346,7 +353,7 @@ class CompiledModules(BuildHookInterface[Any]):
         self._place = tempfile.TemporaryDirectory()
         self.app.display_info(f"compiling {len(MODULES)} modules: about a minute")
         try:
-            made = compiled(Path(self.root), Path(self._place.name))
+            folder = compiled(Path(self.root), Path(self._place.name))
         except CannotCompile as failed:
             self.app.display_warning(
                 f"not compiled, since {failed}\nthis wheel does the same, but takes more CPU time"
@@ -354,8 +361,8 @@ class CompiledModules(BuildHookInterface[Any]):
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        for path in made.rglob("*.so"):
-            build_data["force_include"][str(path)] = str(path.relative_to(made))
+        for path in folder.rglob("*.so"):
+            build_data["force_include"][str(path)] = str(path.relative_to(folder))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Remove the temporary copy."""

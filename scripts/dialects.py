@@ -107,12 +107,12 @@ def of_dialects() -> Mapping[str, ModuleType]:
 @cache
 def of_faces() -> Mapping[str, ModuleType]:
     """Return the modules of all faces that define `ENDPOINTS`, by their protocols."""
-    found = {
+    modules = {
         _protocol(module.name): import_module(f"{package.__name__}.{module.name}")
         for package in (faces, grpc)
         for module in pkgutil.iter_modules(package.__path__)
     }
-    return {protocol: face for protocol, face in found.items() if "ENDPOINTS" in vars(face)}
+    return {protocol: face for protocol, face in modules.items() if "ENDPOINTS" in vars(face)}
 
 
 def endpoints(protocol: str) -> Iterable[str]:
@@ -126,8 +126,8 @@ def endpoints(protocol: str) -> Iterable[str]:
     def cells(endpoint: str) -> str:
         return f"{_cell(worker, endpoint, absent)} | {_cell(face, endpoint, absent)}"
 
-    for said, alike in groupby(named, key=cells):
-        yield f"| {', '.join(f'`{endpoint}`' for endpoint in alike)} | {said} |"
+    for text, alike in groupby(named, key=cells):
+        yield f"| {', '.join(f'`{endpoint}`' for endpoint in alike)} | {text} |"
 
 
 def endpoints_beyond() -> Iterable[str]:
@@ -183,14 +183,14 @@ def _becomes(mapping: RequestMapping, kind: Kind, name: str) -> str:
         return ""
     beside = _BESIDE.get(name, {})
     try:
-        said = _mapped(mapping, kind, {**beside, name: EXAMPLES[kind][name]})
+        mapped = _mapped(mapping, kind, {**beside, name: EXAMPLES[kind][name]})
     except WorkerUnable:
         return "**refused**"
-    if {name, _ALSO.get(name, name)} & set(said.dropped):
+    if {name, _ALSO.get(name, name)} & set(mapped.dropped):
         return "dropped"
     if name in BESIDE:
         return "no effect"
-    return _difference(_mapped(mapping, kind, beside), said) or "by the node"
+    return _difference(_mapped(mapping, kind, beside), mapped) or "by the node"
 
 
 def _mapped(mapping: RequestMapping, kind: Kind, fields: Mapping[str, object]) -> MappedRequest:
@@ -201,13 +201,13 @@ def _mapped(mapping: RequestMapping, kind: Kind, fields: Mapping[str, object]) -
     return mapping.read(request, _WORKER)[1]
 
 
-def _difference(plain: MappedRequest, said: MappedRequest) -> str:
+def _difference(plain: MappedRequest, mapped: MappedRequest) -> str:
     """Describe in which fields of the body another request differs, or in its path or number."""
-    if plain.path != said.path:
-        return f"`/{said.path}`"
-    if len(plain.bodies) != len(said.bodies):
-        return f"{len(said.bodies)} requests"
-    return ", ".join(f"`{name}`" for name in _changed(plain.bodies[0], said.bodies[0]))
+    if plain.path != mapped.path:
+        return f"`/{mapped.path}`"
+    if len(plain.bodies) != len(mapped.bodies):
+        return f"{len(mapped.bodies)} requests"
+    return ", ".join(f"`{name}`" for name in _changed(plain.bodies[0], mapped.bodies[0]))
 
 
 def _changed(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:

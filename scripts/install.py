@@ -45,10 +45,12 @@ class Progress:
             return
         self.shown = now
 
-    def finish(self, words: str) -> None:
+    def finish(self, outcome: str) -> None:
         """Show how the step ended."""
         start = "\r\033[K" if self.terminal else ""
-        print(f"{start}{self.title}: {words} in {time.monotonic() - self.began:.0f} s", flush=True)
+        print(
+            f"{start}{self.title}: {outcome} in {time.monotonic() - self.began:.0f} s", flush=True
+        )
 
 
 def follow(line: str, progress: Progress) -> None:

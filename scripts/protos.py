@@ -14,11 +14,11 @@ PROTOS = Path(__file__).parent.parent / "router/rpc/protos"
 def compiled() -> bytes:
     """Return the files as a serialized `FileDescriptorSet`, in the order of their names."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "descriptors.binpb"
+        output = Path(folder) / "descriptors.binpb"
         files = [path.name for path in sorted(PROTOS.glob("*.proto"))]
         protoc = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTOS}"]
-        subprocess.run([*protoc, f"--descriptor_set_out={made}", *files], check=True)
-        return made.read_bytes()
+        subprocess.run([*protoc, f"--descriptor_set_out={output}", *files], check=True)
+        return output.read_bytes()
 
 
 if __name__ == "__main__":

@@ -85,8 +85,8 @@ class Row:
 def promised() -> list[str]:
     """Return the versions in the package's classifiers, as `3.N`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = (re.fullmatch(r".* :: (3\.\d+)", line) for line in project["classifiers"])
-    return [match[1] for match in found if match]
+    matches = (re.fullmatch(r".* :: (3\.\d+)", line) for line in project["classifiers"])
+    return [match[1] for match in matches if match]
 
 
 def look_for(minor: str) -> Python | None:
@@ -103,12 +103,12 @@ def look_for(minor: str) -> Python | None:
 
 def _version(program: str, minor: str) -> str:
     """Return the version of a usable interpreter, empty for an unusable one (pyenv's shims may refuse to run)."""
-    asked = "import ensurepip, platform, venv; print(platform.python_version())"
+    code = "import ensurepip, platform, venv; print(platform.python_version())"
     done = subprocess.run(
-        [program, "-I", "-c", asked], capture_output=True, text=True, check=False, timeout=60
+        [program, "-I", "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
-    said = done.stdout.strip()
-    return said if done.returncode == 0 and said.startswith(f"{minor}.") else ""
+    version = done.stdout.strip()
+    return version if done.returncode == 0 and version.startswith(f"{minor}.") else ""
 
 
 def sdist_of(folder: Path) -> Path:
@@ -118,15 +118,15 @@ def sdist_of(folder: Path) -> Path:
     return sdist
 
 
-def wheel_of(build: Build, place: Path, folder: Path) -> Path:
+def wheel_of(build: Build, venv: Path, folder: Path) -> Path:
     """Build a wheel in an environment, check its content, and return its path."""
-    python, untagged = str(place / "bin/python"), folder / "untagged"
+    python, untagged = str(venv / "bin/python"), folder / "untagged"
     untagged.mkdir(parents=True)
     if build.made:
         shutil.copy(build.made, untagged)
     elif build.sdist:
         options = ("--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir")
-        _run(*_pip(place), "wheel", *options, "-w", str(untagged), str(build.sdist))
+        _run(*_pip(venv), "wheel", *options, "-w", str(untagged), str(build.sdist))
     else:
         without = () if build.compiled else ("env", "HATCH_BUILD_NO_HOOKS=1")
         _run(
@@ -161,29 +161,29 @@ def wheel_of(build: Build, place: Path, folder: Path) -> Path:
 
 def environment(python: Python, folder: Path) -> Path:
     """Return an environment with the wheel's dependencies, hash-checked as in `make install`; reuse a kept one."""
-    place, stamp = folder / python.minor, folder / f"{python.minor}.made"
-    made = hashlib.sha256(f"{python}".encode())
+    venv, stamp = folder / python.minor, folder / f"{python.minor}.made"
+    digest = hashlib.sha256(f"{python}".encode())
     for lock in LOCKS:
-        made.update((ROOT / lock).read_bytes())
-    if stamp.exists() and stamp.read_text() == made.hexdigest():
-        return place
+        digest.update((ROOT / lock).read_bytes())
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return venv
     stamp.unlink(missing_ok=True)
-    shutil.rmtree(place, ignore_errors=True)
-    _run(python.program, "-m", "venv", str(place))
-    install = [str(place / "bin/python"), str(ROOT / "scripts/install.py")]
+    shutil.rmtree(venv, ignore_errors=True)
+    _run(python.program, "-m", "venv", str(venv))
+    install = [str(venv / "bin/python"), str(ROOT / "scripts/install.py")]
     _run(*install, str(ROOT / LOCKS[0]), shown=True)
     _run(*install, str(ROOT / LOCKS[1]), "--no-build-isolation", shown=True)
-    stamp.write_text(made.hexdigest())
-    return place
+    stamp.write_text(digest.hexdigest())
+    return venv
 
 
-def install(wheel: Path, place: Path) -> None:
+def install(wheel: Path, venv: Path) -> None:
     """Install a wheel into an environment, in place of an older one."""
-    _run(*_pip(place), "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
+    _run(*_pip(venv), "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
 
 
-def _pip(place: Path) -> list[str]:
-    return [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+def _pip(venv: Path) -> list[str]:
+    return [str(venv / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
 def _run(*command: str, shown: bool = False, folder: Path | None = None) -> str:
@@ -199,17 +199,17 @@ def _run(*command: str, shown: bool = False, folder: Path | None = None) -> str:
         check=False,
     )
     if done.returncode:
-        said = (done.stdout or "")[-_TAIL:]
-        raise Failed(f"`{' '.join(command)}` ended with {done.returncode}\n{said}")
+        output = (done.stdout or "")[-_TAIL:]
+        raise Failed(f"`{' '.join(command)}` ended with {done.returncode}\n{output}")
     return done.stdout or ""
 
 
 def _clean() -> dict[str, str]:
     """Return the environment variables without those that would lead an interpreter or a node back to this source tree."""
-    kept = (
+    names = (
         n for n in os.environ if not n.startswith(("PYTHON", "MODELVINE_", "PIP_REQUIRE", "MAKE"))
     )
-    return {name: os.environ[name] for name in kept}
+    return {name: os.environ[name] for name in names}
 
 
 class Worker(BaseHTTPRequestHandler):
@@ -266,10 +266,10 @@ class Node:
     def __init__(self, command: str, folder: Path, *options: str) -> None:
         self.log = folder / "log"
         folder.mkdir()
-        place = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
+        addresses = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
         with self.log.open("wb") as errors:
             self.process = subprocess.Popen(
-                [command, "up", *place, "--data-dir", str(folder / "data"), *options],
+                [command, "up", *addresses, "--data-dir", str(folder / "data"), *options],
                 cwd=folder,
                 # All warnings are shown, so that those of this project's modules are found in the log.
                 env={**_clean(), "PYTHONWARNINGS": "always"},
@@ -286,18 +286,18 @@ class Node:
             line = out.readline().decode().strip()
         if not line.startswith("ready "):
             raise Failed(f"a node did not get ready: {line}\n{self.said()}")
-        return dict(word.split("=", 1) for word in line.split()[1:])
+        return dict(pair.split("=", 1) for pair in line.split()[1:])
 
     def stop(self) -> None:
         """Stop it as a service manager does; raise `Failed` for an exit code, or for errors or own warnings in its log."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(ENDED_WITHIN)
-        said = self.said()
+        log = self.said()
         wrong = re.search(
-            r"Traceback|internal error|/(?:node|registry|router)/\S+: \w+Warning", said
+            r"Traceback|internal error|/(?:node|registry|router)/\S+: \w+Warning", log
         )
         if code or wrong:
-            raise Failed(f"a node ended with {code}; its log:\n{said[-_TAIL:]}")
+            raise Failed(f"a node ended with {code}; its log:\n{log[-_TAIL:]}")
 
     def end(self) -> None:
         """Kill it if it still runs, and release its output."""
@@ -312,29 +312,29 @@ class Node:
         return self.log.read_text(errors="replace")
 
 
-def use(place: Path, folder: Path, *, compiled: bool) -> None:
+def use(venv: Path, folder: Path, *, compiled: bool) -> None:
     """Use the installed package as a user would; raise `Failed` if something is not as it should be."""
-    command, nodes = str(place / "bin/modelvine"), list[Node]()
+    command, nodes = str(venv / "bin/modelvine"), list[Node]()
     code = "import node, registry, router; print(*(m.__file__ for m in (node, registry, router)))"
-    files = _run(str(place / "bin/python"), "-c", code, folder=folder).split()
-    if not all(Path(file).is_relative_to(place) for file in files):
+    files = _run(str(venv / "bin/python"), "-c", code, folder=folder).split()
+    if not all(Path(file).is_relative_to(venv) for file in files):
         raise Failed(f"what runs is not what was installed: {files}")
-    said = _run(command, "--version", folder=folder)
-    if f"compiled: {'yes' if compiled else 'no'}" not in said:
-        raise Failed(f"it says of itself: {said}")
+    version = _run(command, "--version", folder=folder)
+    if f"compiled: {'yes' if compiled else 'no'}" not in version:
+        raise Failed(f"it says of itself: {version}")
     try:
         nodes.append(Node(command, folder / "one"))
-        one = nodes[0].ready()
-        nodes.append(Node(command, folder / "two", "--bootstrap", one["p2p"]))
+        ready = nodes[0].ready()
+        nodes.append(Node(command, folder / "two", "--bootstrap", ready["p2p"]))
         two = nodes[1].ready()
         Worker.seen.clear()
         with worker() as url:
-            at_one = ("--node", one["http"], "--data-dir", str(folder / "one/data"))
+            at_one = ("--node", ready["http"], "--data-dir", str(folder / "one/data"))
             _run(command, "register", "demo", "tiny", url, *at_one, folder=folder)
             _until(
                 lambda: "tiny" in _models(two["http"]), "the other node did not hear of the model"
             )
-            _chat(two["http"], answered_by=one["p2p"].rpartition("/")[2])
+            _chat(two["http"], answered_by=ready["p2p"].rpartition("/")[2])
             _run(command, "unregister", "demo", "tiny", *at_one, folder=folder)
             _until(lambda: not _models(two["http"]), "the model was not taken back")
         for node in reversed(nodes):
@@ -357,10 +357,10 @@ def _models(url: str) -> list[str]:
 
 
 def _chat(url: str, *, answered_by: str) -> None:
-    asked = {"model": "tiny", "messages": [{"role": "user", "content": "?"}], "stream": True}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "?"}], "stream": True}
     connection = _connect(url)
     connection.request(
-        "POST", "/v1/chat/completions", json.dumps(asked), {"content-type": "application/json"}
+        "POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"}
     )
     answer = connection.getresponse()
     first = answer.readline()
@@ -369,10 +369,10 @@ def _chat(url: str, *, answered_by: str) -> None:
     connection.close()
     events = re.findall(r"^data: (\{.*\})$", text, re.MULTILINE)
     choices = [json.loads(event)["choices"] for event in events]
-    said = "".join(c[0]["delta"].get("content", "") for c in choices if c)
+    content = "".join(c[0]["delta"].get("content", "") for c in choices if c)
     by = (answer.getheader("x-modelvine-node"), answer.getheader("x-modelvine-route"))
-    whole = text.rstrip().endswith("data: [DONE]") and said == "".join(WORDS)
-    if answer.status != 200 or by != (answered_by, "direct") or not whole:
+    is_complete = text.rstrip().endswith("data: [DONE]") and content == "".join(WORDS)
+    if answer.status != 200 or by != (answered_by, "direct") or not is_complete:
         raise Failed(f"a chat over a hop: status {answer.status}, by {by}\n{text[-_TAIL:]}")
 
 
@@ -389,13 +389,13 @@ def built(build: Build, folder: Path) -> tuple[Path | Failed, float]:
     began = time.monotonic()
     name = f"{build.kind}-{build.python.minor}".replace(" ", "-")
     try:
-        made = wheel_of(build, folder / build.python.minor, folder / "dist" / name)
+        wheel = wheel_of(build, folder / build.python.minor, folder / "dist" / name)
     except Failed as error:
         return error, time.monotonic() - began
-    return made, time.monotonic() - began
+    return wheel, time.monotonic() - began
 
 
-def prove(build: Build, wheel: Path | Failed, seconds: float, place: Path) -> Row:
+def prove(build: Build, wheel: Path | Failed, seconds: float, venv: Path) -> Row:
     """Install a wheel and use it; return the result."""
     began = time.monotonic()
     result, size = "ok", 0.0
@@ -403,9 +403,9 @@ def prove(build: Build, wheel: Path | Failed, seconds: float, place: Path) -> Ro
         if isinstance(wheel, Failed):
             raise wheel
         size = wheel.stat().st_size / 1024
-        install(wheel, place)
+        install(wheel, venv)
         with tempfile.TemporaryDirectory(prefix="modelvine-") as used:
-            use(place, Path(used), compiled=build.compiled)
+            use(venv, Path(used), compiled=build.compiled)
     except (Failed, OSError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
         print(f"Python {build.python.version}, {build.kind}: {error}", flush=True)
         result = "FAILED"
@@ -438,10 +438,10 @@ def tried(folder: Path, here: Sequence[Python], made: Path | None) -> list[Row]:
 
 def main() -> int:
     """Test all supported Pythons; return 1 unless all that this machine has pass, and it has at least one."""
-    folder, *wheels = (Path(given).resolve() for given in sys.argv[1:])
+    folder, *wheels = (Path(path).resolve() for path in sys.argv[1:])
     folder.mkdir(parents=True, exist_ok=True)
-    found = {minor: look_for(minor) for minor in promised()}
-    here = [python for python in found.values() if python]
+    pythons = {minor: look_for(minor) for minor in promised()}
+    here = [python for python in pythons.values() if python]
     try:
         rows = tried(folder, here, wheels[0] if wheels else None) if here else []
     except Failed as error:
@@ -452,7 +452,7 @@ def main() -> int:
         times = f"{row.built:.1f} s".ljust(12) + f"{row.ran:.1f} s".ljust(10)
         package = f"{row.build.kind}, {row.size:,.0f} KiB"
         print(f"{row.build.python.version:<10}{package:<26}{times}{row.result}")
-    for minor, python in found.items():
+    for minor, python in pythons.items():
         if python is None:
             print(f"!!! Python {minor} IS PROMISED, AND THIS MACHINE HAS NONE THAT COULD BE TRIED")
     failed = sum(row.result != "ok" for row in rows)

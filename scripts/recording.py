@@ -116,9 +116,9 @@ def output_of(command: Sequence[str]) -> Iterator[tuple[float, str]]:
 def paced(output: Iterator[tuple[float, str]]) -> Iterator[tuple[float, str]]:
     """Shorten long waits, and round times to steps."""
     before = now = 0.0
-    for at, text in output:
-        now += min(at - before, LONGEST_WAIT)
-        before = at
+    for moment, text in output:
+        now += min(moment - before, LONGEST_WAIT)
+        before = moment
         yield round(now / STEP) * STEP, text
 
 
@@ -154,9 +154,9 @@ def svg(screen: Screen, ends: float) -> str:
 def frame(name: str, since: float, until: float, lasts: float) -> str:
     """Return the animation of a text that is visible from `since` to `until`."""
     start, end = 100 * since / lasts, 100 * until / lasts
-    gone = "" if until >= lasts else f"{end:.2f}%,100%{{opacity:0}}"
+    hidden = "" if until >= lasts else f"{end:.2f}%,100%{{opacity:0}}"
     return (
-        f"@keyframes {name}{{0%{{opacity:0}}{start:.2f}%{{opacity:1}}{gone or '100%{opacity:1}'}}}"
+        f"@keyframes {name}{{0%{{opacity:0}}{start:.2f}%{{opacity:1}}{hidden or '100%{opacity:1}'}}}"
         f".{name}{{animation-name:{name}}}"
     )
 

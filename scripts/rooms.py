@@ -45,16 +45,16 @@ def _kind(path: Path) -> str:
 
 
 def _first_line(path: Path) -> str:
-    said = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return said.partition("\n")[0].replace("|", "\\|")
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return docstring.partition("\n")[0].replace("|", "\\|")
 
 
 @cache
 def _core() -> frozenset[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contracts = project["tool"]["importlinter"]["contracts"]
-    kept = (c["source_modules"] for c in contracts if c["name"].startswith("the core of "))
-    return frozenset(name for names in kept for name in names)
+    groups = (c["source_modules"] for c in contracts if c["name"].startswith("the core of "))
+    return frozenset(name for names in groups for name in names)
 
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {

@@ -112,11 +112,11 @@ def profiles_table() -> Iterable[str]:
         yield f"| `{key}` | {cells} |"
 
 
-def headers_table(named: Mapping[str, str]) -> Iterable[str]:
+def headers_table(meanings: Mapping[str, str]) -> Iterable[str]:
     """Yield the table of the project's own headers and their meaning."""
     yield "| header | meaning |"
     yield "|---|---|"
-    yield from (f"| `{name}` | {meaning} |" for name, meaning in named.items())
+    yield from (f"| `{name}` | {meaning} |" for name, meaning in meanings.items())
 
 
 def policies_table() -> Iterable[str]:
@@ -145,8 +145,8 @@ def _raised(error: type[Exception], status: int) -> str:
     if error in errors.INNER:
         return "internal"
     other = "InternalServerError" if status >= 500 else "APIStatusError"
-    seen = f"`{_CLIENT.get(status, other)}`"
-    return f"{seen}, in a stream `APIError`" if error is AnswerBroken else seen
+    exception = f"`{_CLIENT.get(status, other)}`"
+    return f"{exception}, in a stream `APIError`" if error is AnswerBroken else exception
 
 
 def metrics_table() -> Iterable[str]:
@@ -155,37 +155,39 @@ def metrics_table() -> Iterable[str]:
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     yield "| series | kind | what it counts |"
     yield "|---|---|---|"
-    for name, words in re.findall(r"^# HELP ((?:modelvine|gen_ai)_\S+) (.*)$", text, re.MULTILINE):
+    for name, description in re.findall(
+        r"^# HELP ((?:modelvine|gen_ai)_\S+) (.*)$", text, re.MULTILINE
+    ):
         if not name.endswith("_created"):
-            yield f"| `{name}` | {kinds[name]} | {words} |"
+            yield f"| `{name}` | {kinds[name]} | {description} |"
 
 
 def events_table() -> Iterable[str]:
     """Yield the table of the registry's events."""
     yield "| `event` | what it counts | in the log |"
     yield "|---|---|---|"
-    for event, words in EVENTS.items():
-        told = "once an hour" if event in WANTED else "once a minute" if event in LINES else ""
-        yield f"| `{event}` | {words} | {told} |"
+    for event, description in EVENTS.items():
+        frequency = "once an hour" if event in WANTED else "once a minute" if event in LINES else ""
+        yield f"| `{event}` | {description} | {frequency} |"
 
 
 def router_events_table() -> Iterable[str]:
     """Yield the table of the router's events."""
     yield "| `event` | what it counts |"
     yield "|---|---|"
-    for event, words in router_events.EVENTS.items():
-        yield f"| `{event}` | {words} |"
+    for event, description in router_events.EVENTS.items():
+        yield f"| `{event}` | {description} |"
 
 
 def liveness_table() -> Iterable[str]:
     """Yield the table of the effect of each evidence on a node in each state, and on this node's own way to it."""
     yield f"| evidence | what was seen | {' | '.join(Status)} | our way |"
     yield f"|---|---|{'---|' * len(Status)}---|"
-    ways = {**dict.fromkeys(OPENS, "opens"), **dict.fromkeys(SHUTS, "shuts")}
+    effects = {**dict.fromkeys(OPENS, "opens"), **dict.fromkeys(SHUTS, "shuts")}
     for evidence, reason in REASONS.items():
         moves = (TABLE[contact].get(evidence) for contact in Status)
         cells = " | ".join(f"→ {contact}" if contact else "" for contact in moves)
-        yield f"| `{evidence}` | {reason} | {cells} | {ways.get(evidence, '')} |"
+        yield f"| `{evidence}` | {reason} | {cells} | {effects.get(evidence, '')} |"
 
 
 def clients_table() -> Iterable[str]:
@@ -196,9 +198,9 @@ def clients_table() -> Iterable[str]:
     yield "|---" * len(columns) + "|"
     for client in CLIENTS:
         name = f"`{client.package}` ({client.language})"
-        tried = ("yes" if kind in client.tried else "" for kind in KINDS)
+        marks = ("yes" if kind in client.tried else "" for kind in KINDS)
         errors = (f"`{client.unknown}`", f"`{client.broken}`")
-        yield f"| {' | '.join((name, client.version, client.speaks, *tried, *errors))} |"
+        yield f"| {' | '.join((name, client.version, client.speaks, *marks, *errors))} |"
 
 
 def programs_table() -> Iterable[str]:
@@ -207,8 +209,8 @@ def programs_table() -> Iterable[str]:
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
     for program in programs.PROGRAMS:
-        tried = ("yes" if kind in program.tried else "" for kind in programs.KINDS)
-        yield f"| {' | '.join((f'`{program.package}`', program.version, program.stands, *tried))} |"
+        marks = ("yes" if kind in program.tried else "" for kind in programs.KINDS)
+        yield f"| {' | '.join((f'`{program.package}`', program.version, program.stands, *marks))} |"
 
 
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
@@ -266,16 +268,16 @@ def _again(error: type[Exception], status: int) -> str:
 
 def _bounds(field: FieldInfo) -> str:
     """Describe the bounds of a number, from its annotated-types."""
-    words: list[str] = []
+    bounds: list[str] = []
     for limit in field.metadata:
         match limit:
             case Gt(gt=number):
-                words.append(f"above {number}")
+                bounds.append(f"above {number}")
             case Ge(ge=number):
-                words.append(f"from {number}")
+                bounds.append(f"from {number}")
             case Le(le=number):
-                words.append(f"to {number}")
-    return f" ({' '.join(words)})" if words else ""
+                bounds.append(f"to {number}")
+    return f" ({' '.join(bounds)})" if bounds else ""
 
 
 def _shown(value: object) -> str:

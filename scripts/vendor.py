@@ -24,14 +24,14 @@ MAX_FILE_BYTES = 2 * 1024 * 1024
 
 def faults(pins: Mapping[str, Any], folder: Path = VENDOR) -> list[str]:
     """Return the files of a folder that differ from their pins, are missing, or are not pinned."""
-    wanted = {
+    pinned = {
         folder / package / Path(file).name: digest
         for package, pin in pins.items()
         for file, digest in pin["files"].items()
     }
-    found = {path for path in folder.rglob("*") if path.is_file() and path.name != PINS.name}
-    wrong = [path for path in found & wanted.keys() if sha256(path.read_bytes()) != wanted[path]]
-    return sorted(str(path.relative_to(folder)) for path in {*wrong, *(found ^ wanted.keys())})
+    present = {path for path in folder.rglob("*") if path.is_file() and path.name != PINS.name}
+    wrong = [path for path in present & pinned.keys() if sha256(path.read_bytes()) != pinned[path]]
+    return sorted(str(path.relative_to(folder)) for path in {*wrong, *(present ^ pinned.keys())})
 
 
 def sha256(content: bytes) -> str:
@@ -64,15 +64,15 @@ def main(pinned: str, folder: str, *npm: str) -> int:
     pins = json.loads(Path(pinned).read_text())
     with tempfile.TemporaryDirectory() as packed:
         for package, pin in pins.items():
-            named = f"{package}@{pin['version']}"
-            pack = [*npm, "pack", "--silent", "--pack-destination", packed, named]
-            said = subprocess.run(pack, check=True, capture_output=True, text=True, cwd=packed)
-            archive = Path(packed) / said.stdout.split()[-1]
+            target = f"{package}@{pin['version']}"
+            pack = [*npm, "pack", "--silent", "--pack-destination", packed, target]
+            result = subprocess.run(pack, check=True, capture_output=True, text=True, cwd=packed)
+            archive = Path(packed) / result.stdout.split()[-1]
             checked(archive.read_bytes(), pin["integrity"])
             unpack(archive, Path(folder) / package, pin["files"])
-            print(f"{named}: {len(pin['files'])} files")
-    if found := faults(pins, Path(folder)):
-        print("not pinned, or not as pinned:", *found)
+            print(f"{target}: {len(pin['files'])} files")
+    if wrong := faults(pins, Path(folder)):
+        print("not pinned, or not as pinned:", *wrong)
         return 1
     return 0
 

@@ -24,9 +24,9 @@ def tree_with(copy: Path, files: dict[str, str]) -> Path:
     return copy
 
 
-def run(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(tree: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a tree."""
-    command = [sys.executable, *words]
+    command = [sys.executable, *arguments]
     # Fewer examples of properties suffice here: with what the tree has itself, they have been tried in full.
     inherited = {name: value for name, value in os.environ.items() if name != "CI"}
     environment = {**inherited, "PYTHONPATH": str(tree), **variables}
@@ -35,6 +35,6 @@ def run(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProces
     )
 
 
-def held_to(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def held_to(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run tests in a tree."""
-    return run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
+    return run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)

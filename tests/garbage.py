@@ -18,4 +18,4 @@ def uncollected() -> Iterator[None]:
 
 def living(kind: type) -> int:
     """Count the objects of a class, garbage included."""
-    return sum(type(one) is kind for one in gc.get_objects())
+    return sum(type(tracked) is kind for tracked in gc.get_objects())

@@ -84,8 +84,8 @@ class Receiver:
             self.raw.append(body)
         return body
 
-    def _answer(self, said: bytes) -> web.Response:
-        return web.Response(status=self.status, body=said, content_type=PROTOBUF)
+    def _answer(self, body: bytes) -> web.Response:
+        return web.Response(status=self.status, body=body, content_type=PROTOBUF)
 
     def of(self, trace: str) -> list[GotSpan]:
         """Return the spans of one trace in the order in which they began."""

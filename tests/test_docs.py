@@ -37,11 +37,11 @@ EXAMPLE = Identity(bytes(range(32)))
 
 def section(page: str, name: str) -> str:
     """Return what stands between `<!-- name -->` and the end of the block or fence after it."""
-    found = re.search(
+    match = re.search(
         rf"<!-- {re.escape(name)} -->\n(?:```\w*\n(.*?)```|(.*?)<!-- end -->)", page, re.DOTALL
     )
-    assert found, f"<!-- {name} --> is gone"
-    return found[1] or found[2]
+    assert match, f"<!-- {name} --> is gone"
+    return match[1] or match[2]
 
 
 def example(name: str) -> bytes:
@@ -108,9 +108,9 @@ def test_the_table_of_errors_says_of_retries_what_the_headers_say(error):
 
 @pytest.mark.parametrize("command", cli.NAMES)
 def test_every_command_is_mentioned(command):
-    word = command.replace("_", "-")
+    name = command.replace("_", "-")
     pages = "".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
-    assert re.search(rf"\bmodelvine {word}\b|`{word}`", pages)
+    assert re.search(rf"\bmodelvine {name}\b|`{name}`", pages)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -141,19 +141,19 @@ def test_every_decision_is_listed():
 
 
 def test_every_file_that_the_architecture_names_exists():
-    named = re.findall(r"`((?:node|registry|router|tests|bench|scripts)/[\w/.]*)`", house())
-    assert not [name for name in named if not (ROOT / name).exists()]
+    paths = re.findall(r"`((?:node|registry|router|tests|bench|scripts)/[\w/.]*)`", house())
+    assert not [name for name in paths if not (ROOT / name).exists()]
 
 
 def named_tests(page: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Yield what a page says to run: paths of tests, and the words by which `-k` selects among them."""
     paths: list[str] = []
     for span in re.findall(r"`([^`]*)`", page.read_text()):
-        named = re.findall(r"tests/[\w/]*test_\w+\.py|tests/[\w/]+/", span)
-        paths = named or paths
+        paths_named = re.findall(r"tests/[\w/]*test_\w+\.py|tests/[\w/]+/", span)
+        paths = paths_named or paths
         chosen = re.search(r"-k (\"[^\"]+\"|[\w.]+)", span)
         words = re.findall(r"[\w.]+", chosen[1]) if chosen else []
-        if named or words:
+        if paths_named or words:
             yield paths, [word for word in words if word not in {"and", "or", "not"}]
 
 
@@ -168,23 +168,23 @@ def names_in(paths: list[str]) -> str:
 
 
 def files_at(path: str) -> list[Path]:
-    whole = ROOT / path
-    return [*whole.rglob("*.py")] if whole.is_dir() else [whole.with_suffix(".py")]
+    full_path = ROOT / path
+    return [*full_path.rglob("*.py")] if full_path.is_dir() else [full_path.with_suffix(".py")]
 
 
 @pytest.mark.parametrize("page", WRAPPED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_a_page_names_is_there(page):
-    gone = []
+    missing = []
     for paths, words in named_tests(page):
-        gone += [path for path in paths if not (ROOT / path).exists()]
-        text = "" if gone or not words else names_in(paths)
-        gone += [f"{paths} -k {word}" for word in words if text and word.lower() not in text]
-    assert not gone
+        missing += [path for path in paths if not (ROOT / path).exists()]
+        text = "" if missing or not words else names_in(paths)
+        missing += [f"{paths} -k {word}" for word in words if text and word.lower() not in text]
+    assert not missing
 
 
 def test_gossip_is_set_as_the_protocol_says():
     rows = [row.split(" | ") for row in section(PROTOCOL, "gossip").splitlines()[2:]]
-    told = {
+    documented = {
         name: value
         for names, values, _ in rows
         for name, value in zip(re.findall(r"`(\w+)`", names), values.split(", "), strict=True)
@@ -195,17 +195,19 @@ def test_gossip_is_set_as_the_protocol_says():
         for n in ast.walk(source)
         if isinstance(n, ast.Call) and named(n.func, "HardenedGossipSub")
     )
-    given = {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
-    given["heartbeat_interval"] = str(host.HEARTBEAT)
+    arguments = {
+        keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg
+    }
+    arguments["heartbeat_interval"] = str(host.HEARTBEAT)
     # The page has this one in a sentence of its own.
-    assert "/meshsub/1.1.0" in given.pop("protocols")
-    assert told == given
+    assert "/meshsub/1.1.0" in arguments.pop("protocols")
+    assert documented == arguments
 
 
 def test_scores_are_off_where_no_weight_is_given():
-    told = asdict(ScoreParams())
-    weights = [w for name, w in told.items() if name.endswith("_weight")]
-    weights += [part["weight"] for part in told.values() if isinstance(part, dict)]
+    settings = asdict(ScoreParams())
+    weights = [w for name, w in settings.items() if name.endswith("_weight")]
+    weights += [part["weight"] for part in settings.values() if isinstance(part, dict)]
     assert len(weights) == 7
     assert not any(weights)
 
@@ -227,12 +229,12 @@ def test_every_limit_names_the_counter_that_metrics_shows():
         "| unread bytes of one shared connection",
     }
     sizes = replace(tables.SIZES, frames=sum_counts(), relayed=dict.fromkeys(RELAY_COUNTS, 0))
-    shown = Metrics().text(sizes).decode()
+    metrics = Metrics().text(sizes).decode()
     for what, _, counters in rows:
         for name in re.findall(r"`([\w: ]+)`", counters):
             kind, _, event = name.rpartition(": ")
             series = f"modelvine_{kind or 'registry_events'}_total"
-            assert f'{series}{{event="{event}"}}' in shown, what
+            assert f'{series}{{event="{event}"}}' in metrics, what
 
 
 def house() -> str:
@@ -271,13 +273,13 @@ def test_an_entry_of_the_changelog_has_two_lines_at_most():
 
 def test_the_example_record_decodes_to_what_the_page_says():
     frame = example("record")
-    word = wire.decode(frame)
-    assert isinstance(word, Signed)
+    signed = wire.decode(frame)
+    assert isinstance(signed, Signed)
     assert frame[wire.HEADER_BYTES :] == section(PROTOCOL, "body: record").strip().encode()
-    assert list(word.record.version) == orjson.loads(frame[wire.HEADER_BYTES :])["version"]
-    assert word.record.node == EXAMPLE.peer
+    assert list(signed.record.version) == orjson.loads(frame[wire.HEADER_BYTES :])["version"]
+    assert signed.record.node == EXAMPLE.peer
     assert EXAMPLE.peer in PROTOCOL
-    assert wire.encode_record(word.record, EXAMPLE).frame == frame
+    assert wire.encode_record(signed.record, EXAMPLE).frame == frame
     assert f"{len(frame)} bytes" in PROTOCOL
 
 

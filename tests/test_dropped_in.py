@@ -63,15 +63,15 @@ def test_the_page_has_one_file_for_the_dialect_and_one_for_its_stub() -> None:
 
 
 def test_a_chat_and_a_stream_go_through_the_dialect(tree: Path) -> None:
-    asked = held_to(tree, "tests/router/dialects/exercise.py")
-    assert asked.returncode == 0, asked.stdout
-    assert "16 passed" in asked.stdout  # on both event loops
+    result = held_to(tree, "tests/router/dialects/exercise.py")
+    assert result.returncode == 0, result.stdout
+    assert "16 passed" in result.stdout  # on both event loops
 
 
 def test_the_dialect_is_held_to_the_contract(tree: Path) -> None:
     contract = "tests/router/dialects/test_contract.py"
-    held = held_to(tree, "-k", "parrot", contract)
-    assert held.returncode == 0, held.stdout
+    result = held_to(tree, "-k", "parrot", contract)
+    assert result.returncode == 0, result.stdout
     file = tree / DIALECT
     law = f"{contract}::test_a_worker_that_dies_in_mid_stream_never_ends_it_silently"
     # With this change the first event ends the stream.
@@ -91,17 +91,17 @@ def test_the_tables_of_the_pages_list_the_dialect(tree: Path) -> None:
 def test_the_laws_over_the_code_hold_with_the_dialect_and_the_policy(tree: Path) -> None:
     run(tree, "scripts/tables.py", "--write")
     laws = ("tests/test_architecture.py", "tests/test_docs.py", "tests/test_seeds.py")
-    kept = held_to(tree, "-k", "file or generated or endpoint or protocol", *laws)
-    assert kept.returncode == 0, kept.stdout
-    for words in (["check"], ["format", "--check"]):
-        ruff = run(tree, "-m", "ruff", *words, *FILES)
+    result = held_to(tree, "-k", "file or generated or endpoint or protocol", *laws)
+    assert result.returncode == 0, result.stdout
+    for arguments in (["check"], ["format", "--check"]):
+        ruff = run(tree, "-m", "ruff", *arguments, *FILES)
         assert ruff.returncode == 0, ruff.stdout
 
 
 def test_the_policy_is_held_to_the_contract(tree: Path) -> None:
     contract = "tests/router/policies/test_contract.py"
-    held = held_to(tree, "-k", POLICY, contract)
-    assert held.returncode == 0, held.stdout
+    result = held_to(tree, "-k", POLICY, contract)
+    assert result.returncode == 0, result.stdout
     file = tree / "router" / "policies" / "forgetful.py"
     file.write_text(SHORTEST_NAME.replace("sorted(candidates,", "sorted(candidates[1:],"))
     law = "test_the_order_holds_every_candidate_exactly_once"
@@ -113,8 +113,8 @@ def test_the_policy_is_held_to_the_contract(tree: Path) -> None:
 def test_the_policy_is_listed_with_what_its_docstring_says_first_and_may_be_chosen(
     tree: Path,
 ) -> None:
-    shown = run(tree, "-m", "node", "config", "policies", MODELVINE_ROUTER_POLICY=POLICY)
-    assert f"*  {POLICY}  {SAYS}" in shown.stdout, shown.stderr
+    result = run(tree, "-m", "node", "config", "policies", MODELVINE_ROUTER_POLICY=POLICY)
+    assert f"*  {POLICY}  {SAYS}" in result.stdout, result.stderr
     written = run(tree, "scripts/tables.py", "--write")
     assert f"| `{POLICY}` | {SAYS} |" in (tree / "docs/configuration.md").read_text(), (
         written.stderr

@@ -10,8 +10,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def shown(*output: tuple[float, str]) -> recording.Screen:
     screen = recording.Screen()
-    for at, text in output:
-        screen.write(text, at)
+    for moment, text in output:
+        screen.write(text, moment)
     return screen
 
 
@@ -38,7 +38,7 @@ def test_colours_are_kept_and_end_where_the_terminal_ends_them():
 
 def test_long_waits_are_shortened_and_short_ones_are_as_long_as_they_were():
     paced = recording.paced(iter([(0.5, "a"), (60.5, "b"), (61.0, "c")]))
-    assert [round(at, 2) for at, _ in paced] == [0.5, 2.0, 2.5]
+    assert [round(moment, 2) for moment, _ in paced] == [0.5, 2.0, 2.5]
 
 
 def test_the_last_frame_is_shown_where_reduced_motion_is_preferred():

@@ -36,11 +36,11 @@ def test_an_endpoint_without_a_dialect_or_face_is_listed_as_not_yet_served() -> 
     assert {"openai", "tgi", "llama_stack"} <= set(dialects.of_dialects())
     for protocol in SEEDS:
         *_, last = dialects.endpoints(protocol)
-        there = (dialects.of_dialects().get(protocol), dialects.of_faces().get(protocol))
-        assert last.count("not yet") == there.count(None)
+        served_by = (dialects.of_dialects().get(protocol), dialects.of_faces().get(protocol))
+        assert last.count("not yet") == served_by.count(None)
 
 
 def test_a_protocol_beyond_the_seeds_has_a_table_of_its_own() -> None:
     beyond = {*dialects.of_dialects(), *dialects.of_faces()} - set(SEEDS)
-    said = "\n".join(dialects.endpoints_beyond())
-    assert [protocol for protocol in beyond if protocol.replace("_", " ") not in said] == []
+    text = "\n".join(dialects.endpoints_beyond())
+    assert [protocol for protocol in beyond if protocol.replace("_", " ") not in text] == []

@@ -43,20 +43,20 @@ class Walk:
         return set(self.steps)
 
     def see(self, frame: FrameType, event: str, _: object) -> None:
-        place = frame.f_code.co_filename
-        if event == "call" and place.startswith(PACKAGES):
-            room = place[len(str(ROOT)) + 1 :]
-            if room.startswith(HTTP):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGES):
+            module = path[len(str(ROOT)) + 1 :]
+            if module.startswith(HTTP):
                 return
             self.calls += 1
-            if not self.steps or self.steps[-1] != room:
-                self.steps.append(room)
+            if not self.steps or self.steps[-1] != module:
+                self.steps.append(module)
 
     def goes_through(self, rooms: list[str]) -> None:
         """Check that these rooms are entered in this order, whatever lies between."""
         steps = iter(self.steps)
-        for room in rooms:
-            assert any(step.startswith(room) for step in steps), (room, self.steps)
+        for module in rooms:
+            assert any(step.startswith(module) for step in steps), (module, self.steps)
 
 
 async def walked(work: Callable[[], Awaitable[object]]) -> Walk:
@@ -75,8 +75,8 @@ def named(title: str) -> list[str]:
     section = PAGE.partition(f"**{title}.**")[2].partition("\n\n\n")[0]
     rows = re.findall(r"^\| \d+ \| (.*?) \|", section, re.MULTILINE)
     numbers = re.findall(r"^\| (\d+) \|", section, re.MULTILINE)
-    ends = next((at for at, n in enumerate(numbers) if at and n == "1"), len(rows))
-    return [room for row in rows[:ends] for room in re.findall(r"`([\w/.]+)`", row)]
+    ends = next((index for index, n in enumerate(numbers) if index and n == "1"), len(rows))
+    return [module for row in rows[:ends] for module in re.findall(r"`([\w/.]+)`", row)]
 
 
 @asynccontextmanager
@@ -129,7 +129,9 @@ async def test_a_registration_takes_the_path_that_the_page_describes() -> None:
         async def register() -> None:
             await served.register(worker)
             registry = other.context.registry
-            await until(lambda: any(one.record.services for one in registry.catalog.held.values()))
+            await until(
+                lambda: any(signed.record.services for signed in registry.catalog.held.values())
+            )
 
         walk = await walked(register)
     walk.goes_through(named("A registration"))

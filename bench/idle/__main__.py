@@ -56,17 +56,19 @@ class Field:
     def start(self, stack: ExitStack) -> None:
         """Start all nodes, two at a time."""
         hosts = list(self._network.hosts)
-        known = [self._address(host) for host in hosts[: self._options.bootstraps]]
+        bootstrap = [self._address(host) for host in hosts[: self._options.bootstraps]]
         for host in hosts:
             self._address(host)
         with ThreadPoolExecutor(max_workers=2) as pool:
-            self._actors = list(pool.map(lambda host: self._run(stack, host, known), hosts))
+            self._actors = list(pool.map(lambda host: self._run(stack, host, bootstrap), hosts))
 
     def sent(self) -> list[Sent]:
         """Return what each host has sent, as received at the other end of its cable."""
         command = ("ip", "-n", self._network.namespace("core"), "-s", "-j", "link", "show")
-        found = {entry["ifname"]: entry["stats64"]["rx"] for entry in json.loads(_output(command))}
-        rows = [found[f"h{host}"] for host in self._network.hosts]
+        received = {
+            entry["ifname"]: entry["stats64"]["rx"] for entry in json.loads(_output(command))
+        }
+        rows = [received[f"h{host}"] for host in self._network.hosts]
         return [Sent(row["bytes"], row["packets"]) for row in rows]
 
     def kinds(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
@@ -76,27 +78,27 @@ class Field:
         time.sleep(_SAYING)
         frames, sizes, events = Counter[str](), Counter[str](), Counter[str]()
         for actor in self._actors:
-            told = json.loads(self._counts(actor.name).read_text())
-            frames.update({name: entry[0] for name, entry in told["kinds"].items()})
-            sizes.update({name: entry[1] for name, entry in told["kinds"].items()})
-            events.update(told["events"])
+            counts = json.loads(self._counts(actor.name).read_text())
+            frames.update({name: entry[0] for name, entry in counts["kinds"].items()})
+            sizes.update({name: entry[1] for name, entry in counts["kinds"].items()})
+            events.update(counts["events"])
         return frames, sizes, events
 
-    def _run(self, stack: ExitStack, host: int, known: Sequence[str]) -> Actor:
+    def _run(self, stack: ExitStack, host: int, bootstrap: Sequence[str]) -> Actor:
         stage = stack.enter_context(ProcessGroup(self._folder))
         name = f"h{host}"
-        own = self._address(host)
-        place = (
+        own_address = self._address(host)
+        addresses = (
             f"--http={self._network.own_address(host)}:6100",
             f"--listen=/ip4/{self._network.address(host)}/tcp/{_PORT}",
             f"--data-dir={self._folder / name}",
             "--profile=lan",
-            *(f"--bootstrap={address}" for address in known if address != own),
+            *(f"--bootstrap={address}" for address in bootstrap if address != own_address),
         )
         how = ["--fresh"] if self._options.fresh else []
         if self._options.kinds:
             how.append(f"--counts={self._counts(name)}")
-        inside = (self._network.namespace(host), "bench.idle.node", *how, "up", *place)
+        inside = (self._network.namespace(host), "bench.idle.node", *how, "up", *addresses)
         return stage.start(name, "tests.lab.inside", *inside)
 
     def _counts(self, name: str) -> Path:
@@ -139,7 +141,7 @@ def _settle(field: Field, seconds: float) -> None:
 
 
 def _measure(field: Field, options: argparse.Namespace) -> None:
-    told = field.kinds() if options.kinds else None
+    kinds = field.kinds() if options.kinds else None
     before, begun = field.sent(), time.monotonic()
     time.sleep(options.seconds)
     after, span = field.sent(), time.monotonic() - begun
@@ -148,8 +150,8 @@ def _measure(field: Field, options: argparse.Namespace) -> None:
     print(f"{options.nodes} nodes, {span:.0f} s, {options.settle:.0f} s after the last had started")
     print(f"sent by a node   {mean(rates):8.0f} B/s, {mean(packets):.2f} packets/s")
     print(f"least, median, most {rates[0]:.0f}, {rates[len(rates) // 2]:.0f}, {rates[-1]:.0f} B/s")
-    if told is not None:
-        _print_kinds(told, field.kinds(), len(rates) * span)
+    if kinds is not None:
+        _print_kinds(kinds, field.kinds(), len(rates) * span)
 
 
 def _print_kinds(

@@ -107,9 +107,9 @@ def _watch(counts: Counts) -> None:
         counts.events["gossip rpc bytes"] += rpc.ByteSize()
         return await write_rpc(self, stream, rpc)
 
-    async def counting_dial(self: Swarm, *given: Any, **named: Any) -> Any:
+    async def counting_dial(self: Swarm, *arguments: Any, **options: Any) -> Any:
         counts.events["dials"] += 1
-        return await dial(self, *given, **named)
+        return await dial(self, *arguments, **options)
 
     library._write_frame = counting_write  # noqa: SLF001
     library = NetStream

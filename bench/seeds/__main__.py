@@ -46,7 +46,7 @@ def run(seed: int) -> Result:
         finally:
             world.close()
     trace = world.trace
-    failed = sum(bool(asked.error) for asked in world.asked)
+    failed = sum(bool(request.error) for request in world.asked)
     last = tuple(trace.last)
     return Result(seed, trace.digest, trace.events, len(world.asked), failed, broken, last)
 
@@ -67,13 +67,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1000, help="how many")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--log", action="store_true", help="show what the nodes log")
-    given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.DEBUG if given.log else logging.CRITICAL, stream=sys.stderr)
-    if given.seed is not None:
-        result = run(given.seed)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.DEBUG if options.log else logging.CRITICAL, stream=sys.stderr)
+    if options.seed is not None:
+        result = run(options.seed)
         print(_told(result))
         return len(result.broken) > 0
-    return _many(range(given.first, given.first + given.count), given.processes)
+    return _many(range(options.first, options.first + options.count), options.processes)
 
 
 def _many(seeds: range, processes: int) -> int:

@@ -47,21 +47,21 @@ def at(host: int) -> Context:
     return context
 
 
-async def chat(wires: Wires, asked: AskedChat) -> None:
+async def chat(wires: Wires, request: AskedChat) -> None:
     """Send a chat to a node, and record the result."""
-    message = {"role": "user", "content": asked.name}
-    body = {"model": asked.model, "messages": [message], "stream": asked.stream}
+    message = {"role": "user", "content": request.name}
+    body = {"model": request.model, "messages": [message], "stream": request.stream}
     try:
         async with asyncio.timeout(PATIENCE):
-            asked.status, answer = await _exchange(
-                asked.host, "/v1/chat/completions", body, name=asked.name
+            request.status, answer = await _exchange(
+                request.host, "/v1/chat/completions", body, name=request.name
             )
-        _read(asked, answer)
+        _read(request, answer)
     except TimeoutError:
-        asked.error = "no answer in time"
+        request.error = "no answer in time"
     except (OSError, EOFError) as error:
-        asked.error = f"hung up: {error}"
-    asked.ended = wires.time()
+        request.error = f"hung up: {error}"
+    request.ended = wires.time()
 
 
 async def told(host: int, path: str, body: dict[str, object] | None = None) -> tuple[int, bytes]:
@@ -96,8 +96,8 @@ async def _exchange(
 def _unchunked(rest: bytes) -> bytes:
     pieces = []
     while True:
-        size, found, rest = rest.partition(b"\r\n")
-        if not found:
+        size, separator, rest = rest.partition(b"\r\n")
+        if not separator:
             raise EOFError("the answer broke off")
         count = int(size, 16)
         if count == 0:
@@ -110,17 +110,17 @@ def _unchunked(rest: bytes) -> bytes:
         rest = rest[count + 2 :]
 
 
-def _read(asked: AskedChat, answer: bytes) -> None:
-    if asked.status != 200:
+def _read(request: AskedChat, answer: bytes) -> None:
+    if request.status != 200:
         error = orjson.loads(answer).get("error", {})
-        asked.error = str(error.get("code"))
-    elif not asked.stream:
-        asked.said = orjson.loads(answer)["choices"][0]["message"]["content"]
+        request.error = str(error.get("code"))
+    elif not request.stream:
+        request.said = orjson.loads(answer)["choices"][0]["message"]["content"]
     else:
-        _read_stream(asked, answer)
+        _read_stream(request, answer)
 
 
-def _read_stream(asked: AskedChat, answer: bytes) -> None:
+def _read_stream(request: AskedChat, answer: bytes) -> None:
     ended = False
     for event in answer.split(b"\n\n"):
         for line in event.split(b"\n"):
@@ -132,11 +132,11 @@ def _read_stream(asked: AskedChat, answer: bytes) -> None:
                 continue
             read = orjson.loads(data)
             if "error" in read:
-                asked.error = str(read["error"].get("code"))
+                request.error = str(read["error"].get("code"))
             for choice in read.get("choices", ()):
-                asked.said += choice["delta"].get("content") or ""
-    if not ended and not asked.error:
-        asked.error = "the stream has no end"
+                request.said += choice["delta"].get("content") or ""
+    if not ended and not request.error:
+        request.error = "the stream has no end"
 
 
 @dataclass

@@ -57,8 +57,8 @@ class Checks:
             for machine in world.machines:
                 self.broken += self._seen(viewer, machine)
             self.broken += self._bounds(viewer)
-        for asked in world.asked:
-            self.broken += self._once(asked)
+        for request in world.asked:
+            self.broken += self._once(request)
         return self.broken
 
     # Registrations.
@@ -66,51 +66,51 @@ class Checks:
     def _seen(self, viewer: SeedMachine, machine: SeedMachine) -> Iterator[str]:
         parts = viewer.parts
         assert parts is not None
-        who = f"n{viewer.number} of n{machine.number}"
+        label = f"n{viewer.number} of n{machine.number}"
         presence = parts.registry.presence(machine.peer)
         if machine.parts is None:
             if machine.peer in parts.registry.catalog.held and presence not in _GONE:
-                yield f"ghost: {who}, which is gone: {presence.value}"
+                yield f"ghost: {label}, which is gone: {presence.value}"
             return
         signed = parts.registry.catalog.held.get(machine.peer)
         listed = {s.model for s in signed.record.services} if signed else set()
         registered, host = self.world.registered, machine.number
-        kept = {name for where, name in registered.kept if where == host}
-        unsure = {name for where, name in registered.open if where == host}
+        kept = {name for owner, name in registered.kept if owner == host}
+        unsure = {name for owner, name in registered.open if owner == host}
         if viewer is not machine and presence is not Presence.ALIVE:
-            yield f"lost: {who}, which lives: {presence.value}"
+            yield f"lost: {label}, which lives: {presence.value}"
         if missing := kept - listed:
-            yield f"lost registration: {who}: {sorted(missing)[:9]}"
+            yield f"lost registration: {label}: {sorted(missing)[:9]}"
         if ghosts := listed - kept - unsure:
-            yield f"ghost: {who}: {sorted(ghosts)[:9]}"
+            yield f"ghost: {label}: {sorted(ghosts)[:9]}"
 
     # Requests.
 
-    def _judge(self, asked: AskedChat) -> None:
-        if asked.error and (healthy := self._healthy(asked)):
-            self.broken.append(f"request failed though n{healthy[0]} served it: {asked}")
+    def _judge(self, request: AskedChat) -> None:
+        if request.error and (healthy := self._healthy(request)):
+            self.broken.append(f"request failed though n{healthy[0]} served it: {request}")
 
-    def _healthy(self, asked: AskedChat) -> list[int]:
-        world, since = self.world, asked.began
-        if asked.error == _POISON or self._upset(world.machines[asked.host]) >= since:
+    def _healthy(self, request: AskedChat) -> list[int]:
+        world, since = self.world, request.began
+        if request.error == _POISON or self._upset(world.machines[request.host]) >= since:
             return []
-        places = [p for p, (_, model) in enumerate(world.plan.workers) if model == asked.model]
-        well = [place for place in places if self._is_well(place, asked, since)]
-        limit = world.machines[asked.host].settings.router.attempts - 1
-        return [world.plan.workers[p][0] for p in well] if len(places) - len(well) <= limit else []
+        indexes = [p for p, (_, model) in enumerate(world.plan.workers) if model == request.model]
+        well = [index for index in indexes if self._is_well(index, request, since)]
+        limit = world.machines[request.host].settings.router.attempts - 1
+        return [world.plan.workers[p][0] for p in well] if len(indexes) - len(well) <= limit else []
 
-    def _is_well(self, place: int, asked: AskedChat, since: float) -> bool:
+    def _is_well(self, index: int, request: AskedChat, since: float) -> bool:
         world, ills = self.world, self.world.faults.ills
-        host, name = world.plan.workers[place]
-        here, there = world.machines[asked.host], world.machines[host]
+        host, name = world.plan.workers[index]
+        here, there = world.machines[request.host], world.machines[host]
         registered = world.registered.kept.get((host, name), inf)
-        apart = ills.last((asked.host, host)) if host != asked.host else -inf
-        ill = max(apart, ills.last(world.models[place].name))
+        apart = ills.last((request.host, host)) if host != request.host else -inf
+        ill = max(apart, ills.last(world.models[index].name))
         calm = max(registered, apart, self._upset(here), self._upset(there))
-        known = host in asked.listed or calm + SETTLED < since
-        stale = asked.error == "worker_died" and there is not here and there.served + IDLE > since
-        well = world.models[place].well and not stale
-        return self._upset(there) < since and ill < since and well and known
+        listed = host in request.listed or calm + SETTLED < since
+        stale = request.error == "worker_died" and there is not here and there.served + IDLE > since
+        well = world.models[index].well and not stale
+        return self._upset(there) < since and ill < since and well and listed
 
     def _upset(self, machine: SeedMachine) -> float:
         """Return the time when a node was last not up, or stood still; infinity while that is so."""
@@ -118,39 +118,39 @@ class Checks:
             return inf
         return max(machine.served, self.world.faults.ills.last(machine.number))
 
-    def _once(self, asked: AskedChat) -> Iterator[str]:
-        if asked.error:
+    def _once(self, request: AskedChat) -> Iterator[str]:
+        if request.error:
             return
-        done = [work for work in self.world.works if work.request == asked.name and work.written]
-        if asked.stream:
-            if asked.said.split() != [f"w{n}" for n in range(8)]:
-                yield f"not each word once: {asked}: {asked.said!r}"
+        done = [work for work in self.world.works if work.request == request.name and work.written]
+        if request.stream:
+            if request.said.split() != [f"w{n}" for n in range(8)]:
+                yield f"not each word once: {request}: {request.said!r}"
             return
-        own = [work for work in done if work.answer == asked.said]
-        if len(own) != 1:
-            yield f"an answer that nobody gave: {asked}: {asked.said!r}"
+        matching = [work for work in done if work.answer == request.said]
+        if len(matching) != 1:
+            yield f"an answer that nobody gave: {request}: {request.said!r}"
         else:
             again = [
-                w for w in self.world.works if w.request == asked.name and self._late(w, asked)
+                w for w in self.world.works if w.request == request.name and self._late(w, request)
             ]
             if again:
-                yield f"done again after it was answered: {asked}: {again}"
+                yield f"done again after it was answered: {request}: {again}"
 
-    def _late(self, work: Work, asked: AskedChat) -> bool:
+    def _late(self, work: Work, request: AskedChat) -> bool:
         """Return whether a worker that was reachable all the time began a request that had already been answered."""
         world = self.world
-        ills, place = world.faults.ills, int(work.worker[1:])
-        host = world.plan.workers[place][0]
-        last = max(map(ills.last, (work.worker, host, asked.host, (asked.host, host))))
-        return work.began > asked.ended and last < asked.began
+        ills, index = world.faults.ills, int(work.worker[1:])
+        host = world.plan.workers[index][0]
+        last = max(map(ills.last, (work.worker, host, request.host, (request.host, host))))
+        return work.began > request.ended and last < request.began
 
     # Memory.
 
     def _weight(self, machine: SeedMachine) -> int:
         assert machine.parts is not None
-        own = {other.peer for other in self.world.machines}
+        own_peers = {other.peer for other in self.world.machines}
         held = machine.parts.registry.catalog.held
-        return sum(weight_of(word) for node, word in held.items() if node not in own)
+        return sum(weight_of(signed) for node, signed in held.items() if node not in own_peers)
 
     def _bounds(self, machine: SeedMachine) -> Iterator[str]:
         parts, mesh, process = machine.parts, machine.mesh, machine.process
@@ -168,6 +168,6 @@ class Checks:
             "connections": (self.world.wires.open_of(process), 4 * len(self.world.machines) + 20),
             "questions that wait": (mesh.sizes()["waits"], 8),
         }
-        for what, (size, most) in sizes.items():
-            if size > most:
-                yield f"too much at n{machine.number}: {size} {what}, at most {most}"
+        for kind, (size, limit) in sizes.items():
+            if size > limit:
+                yield f"too much at n{machine.number}: {size} {kind}, at most {limit}"

@@ -31,13 +31,13 @@ class Ills:
 
     def end(self, whom: Iterable[Hashable]) -> None:
         """Note that a fault ends; others may last."""
-        for one in whom:
-            self._count[one] -= 1
-            self._last[one] = self._now()
+        for key in whom:
+            self._count[key] -= 1
+            self._last[key] = self._now()
 
-    def last(self, one: Hashable) -> float:
+    def last(self, key: Hashable) -> float:
         """Return the end of its last fault: infinity during one, minus infinity if it never had any."""
-        return inf if self._count[one] else self._last.get(one, -inf)
+        return inf if self._count[key] else self._last.get(key, -inf)
 
 
 class FaultRunner:
@@ -131,13 +131,13 @@ class FaultRunner:
 
     # Cables.
 
-    async def _part(self, fault: PlannedFault, ways: list[Pair]) -> None:
-        back = [(b, a) for a, b in ways] if fault.kind == "partition" else []
-        pairs = [*ways, *((b, a) for a, b in ways)]
-        self._cables.cut.update([*ways, *back])
+    async def _part(self, fault: PlannedFault, directions: list[Pair]) -> None:
+        back = [(b, a) for a, b in directions] if fault.kind == "partition" else []
+        pairs = [*directions, *((b, a) for a, b in directions)]
+        self._cables.cut.update([*directions, *back])
         self.ills.begin(pairs)
         await asyncio.sleep(fault.seconds)
-        self._cables.cut.subtract([*ways, *back])
+        self._cables.cut.subtract([*directions, *back])
         self.ills.end(pairs)
 
     async def _lose(self, fault: PlannedFault, pairs: list[Pair]) -> None:

@@ -40,30 +40,30 @@ class Gossip:
         self._chance: dict[tuple[PeerId, PeerId], random.Random] = {}
         self._last: dict[tuple[PeerId, PeerId], float] = {}
 
-    def post(self, sender: "SeedMesh", peer: PeerId, what: str, *given: object) -> None:
+    def post(self, sender: "SeedMesh", peer: PeerId, method: str, *arguments: object) -> None:
         """Call a method of a peer's mesh with the sender and these arguments, after a delay, unless the message is lost."""
         cables, here = self.wires.cables, sender.host
-        place = self.places.get(peer)
-        if place is None or sender.process.gone:
+        mesh = self.places.get(peer)
+        if mesh is None or sender.process.gone:
             return
         rng = self._chance.get((sender.peer, peer)) or self._chance.setdefault(
             (sender.peer, peer), cables.chance(sender.peer, peer)
         )
-        if cables.loses(here, place.host, rng) or not cables.passes(here, place.host):
+        if cables.loses(here, mesh.host, rng) or not cables.passes(here, mesh.host):
             return
         # In order, as with TCP.
-        arrives = self.wires.time() + cables.trip(here, place.host, rng)
+        arrives = self.wires.time() + cables.trip(here, mesh.host, rng)
         arrives = self._last[sender.peer, peer] = max(
             arrives, self._last.get((sender.peer, peer), 0.0) + 1e-6
         )
         self.wires.call_at(
-            arrives, self._deliver, place, what, sender.peer, *given, context=place.context
+            arrives, self._deliver, mesh, method, sender.peer, *arguments, context=mesh.context
         )
 
-    def _deliver(self, place: "SeedMesh", what: str, sender: PeerId, *given: object) -> None:
-        if place.is_running():
-            self.note("mesh", place.process.name, what, sender[-4:])
-            getattr(place, what)(sender, *given)
+    def _deliver(self, mesh: "SeedMesh", method: str, sender: PeerId, *arguments: object) -> None:
+        if mesh.is_running():
+            self.note("mesh", mesh.process.name, method, sender[-4:])
+            getattr(mesh, method)(sender, *arguments)
 
     def end(self, mesh: "SeedMesh") -> None:
         """End a killed process's connections: its kernel notifies the other ends, if packets pass."""

@@ -65,10 +65,10 @@ def _keep_back(call: _Step | _Timer) -> bool:
 class VirtualTask(asyncio.Task[Any]):
     """Task with a hash by its number, so that the order of sets does not depend on memory addresses."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], *, number: int, **given: Any) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Any], *, number: int, **options: Any) -> None:
         self.number = number
         self.process = PROCESS.get()
-        super().__init__(work, **given)
+        super().__init__(work, **options)
         # A killed process leaves unfinished tasks behind.
         self._log_destroy_pending = False
 
@@ -153,7 +153,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return step
 
     def _task(
-        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **given: Any
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any
     ) -> VirtualTask:
         self._tasks += 1
-        return VirtualTask(work, number=self._tasks, loop=loop, **given)
+        return VirtualTask(work, number=self._tasks, loop=loop, **options)

@@ -193,8 +193,8 @@ class SeedMachine:
     def _given(self, process: SeedProcess) -> NodeInputs:
         rng = random.Random(self.rng.random())
 
-        def mesh(given: NodeInputs) -> SeedMesh:
-            self.mesh = SeedMesh(given.identity.peer, self.gossip, given.settings.mesh)
+        def mesh(inputs: NodeInputs) -> SeedMesh:
+            self.mesh = SeedMesh(inputs.identity.peer, self.gossip, inputs.settings.mesh)
             return self.mesh
 
         outside = Environment(

@@ -159,8 +159,8 @@ class SeedMesh:
 
     def addresses(self) -> tuple[str, ...]:
         """Return this node's addresses."""
-        where = f"/ip4/{address_of(self.host)}/tcp/6101/p2p/{self._peer}"
-        return (where,) if self._running else ()
+        address = f"/ip4/{address_of(self.host)}/tcp/6101/p2p/{self._peer}"
+        return (address,) if self._running else ()
 
     def connections(self) -> tuple[PeerConnection, ...]:
         """Return the connected peers."""
@@ -299,7 +299,7 @@ class SeedMesh:
                 answer = None
             self._gossip.post(self, asker, "answered", number, answer)
 
-    async def _waited(self, peer: PeerId, what: str, timeout: float, *given: object) -> bytes:
+    async def _waited(self, peer: PeerId, method: str, timeout: float, *arguments: object) -> bytes:
         wires = self._gossip.wires
         self._said += 1
         number, wait = self._said, wires.create_future()
@@ -309,7 +309,7 @@ class SeedMesh:
                 if peer not in self._gossip.places:
                     await asyncio.sleep(0.01)
                     raise PeerUnreachable(f"{peer} is not there")
-                self._gossip.post(self, peer, what, number, *given)
+                self._gossip.post(self, peer, method, number, *arguments)
                 return await wait
         except TimeoutError as error:
             raise PeerUnreachable(f"{peer} did not answer within {timeout} s") from error
@@ -337,10 +337,10 @@ class SeedMesh:
     def _wanted(self) -> list[str]:
         now = self._gossip.wires.time()
         few = len(self.lines) < self._settings.degree
-        wanted = dict.fromkeys((*self._bootstrap, *(self._kept if few else ())))
+        targets = dict.fromkeys((*self._bootstrap, *(self._kept if few else ())))
         return [
             address
-            for address in wanted
+            for address in targets
             if PeerId(address.rpartition("/p2p/")[2]) not in (*self.lines, self._peer)
             and self._silent.get(address, (0.0, 0.0))[0] <= now
         ]

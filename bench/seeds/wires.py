@@ -231,9 +231,9 @@ class WireEnd(asyncio.Transport):
 
     def _fill(self, protocol: asyncio.BufferedProtocol, piece: bytes) -> None:
         while piece and not self._closing:
-            room = protocol.get_buffer(len(piece))
-            count = min(len(room), len(piece))
-            room[:count] = piece[:count]  # type: ignore[index]
+            buffer = protocol.get_buffer(len(piece))
+            count = min(len(buffer), len(piece))
+            buffer[:count] = piece[:count]  # type: ignore[index]
             piece = piece[count:]
             protocol.buffer_updated(count)
 
@@ -278,9 +278,9 @@ class Wires(VirtualLoop):
 
     def shut(self, port: SeedPort) -> None:
         """Close a listener."""
-        place = port.process.host, port.number
-        if self._ports.get(place) is port:
-            del self._ports[place]
+        address = port.process.host, port.number
+        if self._ports.get(address) is port:
+            del self._ports[address]
 
     def forget(self, wire: WireEnd) -> None:
         """Remove a closed end."""

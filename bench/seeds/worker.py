@@ -132,10 +132,10 @@ class _Caller(asyncio.Protocol):
             self._transport.close()
 
     def _next(self) -> None:
-        head, found, rest = self._came.partition(b"\r\n\r\n")
-        if not found or self._task is not None:
+        head, separator, rest = self._came.partition(b"\r\n\r\n")
+        if not separator or self._task is not None:
             return
-        length = int(said[1]) if (said := _LENGTH.search(head)) else 0
+        length = int(match[1]) if (match := _LENGTH.search(head)) else 0
         if len(rest) < length:
             return
         self._came = rest[length:]
@@ -152,31 +152,31 @@ class _Caller(asyncio.Protocol):
         self._rest()
         self._next()
 
-    async def _chat(self, asked: dict[str, object]) -> None:
+    async def _chat(self, fields: dict[str, object]) -> None:
         model, wires = self._model, self._model.wires
-        messages: list[dict[str, str]] = asked["messages"]  # type: ignore[assignment]
+        messages: list[dict[str, str]] = fields["messages"]  # type: ignore[assignment]
         work = Work(messages[0]["content"], model.name, wires.time(), f"a{len(model.works)}")
         model.works.append(work)
         temper = model.temper
         await asyncio.sleep(temper.seconds * model.rng.uniform(0.7, 1.4))
         if temper.fails == "error":
             self._whole(500, {"error": {"message": "out of memory"}})
-        elif temper.fails == "dies" and not asked.get("stream"):
+        elif temper.fails == "dies" and not fields.get("stream"):
             model.end()
-        elif asked.get("stream"):
-            said = messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
-            await self._stream(work, len(said.split()))
+        elif fields.get("stream"):
+            prefix = messages[-1]["content"] if messages[-1]["role"] == "assistant" else ""
+            await self._stream(work, len(prefix.split()))
         else:
             self._whole(200, _completion(work.answer))
             work.ended = wires.time()
 
-    async def _stream(self, work: Work, said: int) -> None:
+    async def _stream(self, work: Work, start: int) -> None:
         temper = self._model.temper
         self._write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
-        for number in range(said, temper.words):
-            if temper.fails == "dies" and number == said + temper.words // 2:
+        for number in range(start, temper.words):
+            if temper.fails == "dies" and number == start + temper.words // 2:
                 self._model.end()
                 return
             self._event(_chunk({"content": f"w{number} "}, None))

@@ -37,9 +37,9 @@ class Trace:
     def __post_init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def note(self, *words: object) -> None:
+    def note(self, *parts: object) -> None:
         """Record an event."""
-        line = f"{self.clock():.6f} {' '.join(map(str, words))}"
+        line = f"{self.clock():.6f} {' '.join(map(str, parts))}"
         self._hash.update(line.encode())
         self.events += 1
         self.last.append(line)
@@ -67,14 +67,14 @@ class SeedWorld:
         self.machines = self._machines(data_dir)
         self.models = [
             SeedWorker(
-                f"w{place}",
+                f"w{index}",
                 host,
-                FIRST_PORT + place,
+                FIRST_PORT + index,
                 self.wires,
-                random.Random(f"{plan.seed} {place}"),
+                random.Random(f"{plan.seed} {index}"),
                 self.works,
             )
-            for place, (host, _) in enumerate(plan.workers)
+            for index, (host, _) in enumerate(plan.workers)
         ]
         victims = {machine.number: machine.peer for machine in self.machines}
         stranger = HostileNode(plan.machines, victims, self.gossip, plan.seed)
@@ -142,17 +142,17 @@ class SeedWorld:
         await asyncio.sleep(self.rng.uniform(0.0, 1.5))
         machine.start()
         host = machine.number
-        for place, (where, name) in enumerate(self.plan.workers):
-            if where == host:
-                await self._register(host, name, place)
+        for index, (owner, name) in enumerate(self.plan.workers):
+            if owner == host:
+                await self._register(host, name, index)
         heavy, count = self.plan.heavy
         if heavy == host and count:
             names = [f"h{host}-{number}" for number in range(count)]
             await self._at(host, self.registered.register_all(self.wires, host, names, FIRST_PORT))
         await self._churn(host)
 
-    async def _register(self, host: int, name: str, place: int) -> None:
-        port = FIRST_PORT + place
+    async def _register(self, host: int, name: str, index: int) -> None:
+        port = FIRST_PORT + index
         while self.wires.time() < self.began + SECONDS:
             if await self._at(host, self.registered.register(self.wires, host, "p", name, port)):
                 return
@@ -164,11 +164,9 @@ class SeedWorld:
             await asyncio.sleep(rng.expovariate(1 / 8.0))
             if self.wires.time() > self.began + SECONDS:
                 return
-            mine = [
-                name for where, name in self.registered.kept if where == host and name[0] == "u"
-            ]
-            if mine and rng.random() < 0.4:
-                name = rng.choice(mine)
+            own = [name for owner, name in self.registered.kept if owner == host and name[0] == "u"]
+            if own and rng.random() < 0.4:
+                name = rng.choice(own)
                 did = await self._at(host, self.registered.withdraw(self.wires, host, "p", name))
                 self.trace.note("withdrawn", host, name, did)
             else:
@@ -187,9 +185,9 @@ class SeedWorld:
                 host, model = self.rng.randrange(len(self.machines)), self.rng.choice(MODELS)
                 stream = self.rng.random() < 0.3
                 name, listed = f"r{len(self.asked)}", self._listed(self.machines[host], model)
-                asked = AskedChat(name, host, model, stream, now, listed)
-                self.asked.append(asked)
-                group.create_task(self._asking(asked))
+                request = AskedChat(name, host, model, stream, now, listed)
+                self.asked.append(request)
+                group.create_task(self._asking(request))
                 await asyncio.sleep(self.rng.expovariate(self.plan.rate))
 
     def _listed(self, machine: SeedMachine, model: str) -> frozenset[int]:
@@ -204,10 +202,10 @@ class SeedWorld:
             if any(s.model == model for s in held[m.peer].record.services)
         )
 
-    async def _asking(self, asked: AskedChat) -> None:
-        await self._at(asked.host, chat(self.wires, asked))
-        self.trace.note(asked)
-        self.judged(asked)
+    async def _asking(self, request: AskedChat) -> None:
+        await self._at(request.host, chat(self.wires, request))
+        self.trace.note(request)
+        self.judged(request)
 
     async def _befall(self, fault: PlannedFault) -> None:
         await asyncio.sleep(fault.at)
@@ -215,5 +213,5 @@ class SeedWorld:
         await self.faults.befall(fault)
         self.trace.note("ends", fault.kind, fault.whom)
 
-    def judged(self, asked: AskedChat) -> None:
+    def judged(self, request: AskedChat) -> None:
         """Handle the end of a request; `Checks` replaces this method."""

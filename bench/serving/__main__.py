@@ -72,13 +72,13 @@ async def measure(only: list[str], folder: Path) -> list[Row]:
     rows: list[Row] = []
     for name in only:
         print(name, file=sys.stderr, flush=True)
-        place = folder / name
-        place.mkdir()
+        own_folder = folder / name
+        own_folder.mkdir()
         async with AsyncExitStack() as stack:
-            swarm = stack.enter_context(Swarm(place))
+            swarm = stack.enter_context(Swarm(own_folder))
             client = await stack.enter_async_context(connected())
             ended = stack.enter_context(ExitStack())
-            rows += await PARTS[name](Scene(swarm, client, place, ended))
+            rows += await PARTS[name](Scene(swarm, client, own_folder, ended))
     return rows
 
 

@@ -33,9 +33,9 @@ async def measure_overload(scene: Scene) -> list[Row]:
         scene.swarm.start_worker, "slow", "--delay-first", str(THINKING)
     )
     row = {"project": "bench", "model": "narrow", "api": worker.fields["url"], "type": 0}
-    seen = await scene.client.post(node, "/api/v0/ai/model/register", row | {"capacity": SLOTS})
-    if seen.status != 200:
-        raise RuntimeError(seen.body)
+    answer = await scene.client.post(node, "/api/v0/ai/model/register", row | {"capacity": SLOTS})
+    if answer.status != 200:
+        raise RuntimeError(answer.body)
     peak = await _peak(scene, node)
     load = Load(scene.client, node, "narrow", rate=TIMES * SLOTS / THINKING)
     health: list[float] = []
@@ -90,8 +90,8 @@ async def _peak(scene: Scene, node: Node) -> float:
     """Return the answers a second with as many concurrent requests as slots."""
     body = scene.body("narrow", orjson.dumps({"model": "narrow", "messages": []}))
     url = f"{node.http}/v1/chat/completions"
-    said = await load("req", url, body, c=SLOTS, d=4, w=1)
-    return float(said["rps"])
+    result = await load("req", url, body, c=SLOTS, d=4, w=1)
+    return float(result["rps"])
 
 
 READERS = 100
@@ -106,27 +106,27 @@ async def measure_readers(scene: Scene) -> list[Row]:
     """Send requests, and do not read the answers."""
     node, _ = await scene.serving("readers")
     await asyncio.sleep(3)
-    idle = most = resident(node)
+    idle = peak = resident(node)
     began = time.monotonic()
     sockets = [_ask(node) for _ in range(READERS)]
     await asyncio.sleep(1)
     health: list[float] = []
     # A caller that reads nothing does not see the end either, as its window is closed. The node's metrics tell how many are left.
     while (left := await _in_flight(scene, node)) and time.monotonic() < began + GIVEN_UP:
-        most = max(most, resident(node))
-        asked = time.monotonic()
+        peak = max(peak, resident(node))
+        asked_at = time.monotonic()
         await scene.client.get(node, "/healthz")
-        health.append(time.monotonic() - asked)
+        health.append(time.monotonic() - asked_at)
         await asyncio.sleep(0.1)
     took = time.monotonic() - began
-    for one in sockets:
-        one.close()
+    for connection in sockets:
+        connection.close()
     return [
         Row(
             f"{READERS} stalled readers of 200 MB: memory",
             "≤ +64 MiB",
-            f"+{(most - idle) * 1e6 / 2**20:.0f} MiB",
-            (most - idle) * 1e6 <= 64 * 2**20,
+            f"+{(peak - idle) * 1e6 / 2**20:.0f} MiB",
+            (peak - idle) * 1e6 <= 64 * 2**20,
         ),
         Row(
             "closed after",
@@ -144,20 +144,20 @@ async def measure_readers(scene: Scene) -> list[Row]:
 
 
 async def _in_flight(scene: Scene, node: Node) -> int:
-    found = _IN_FLIGHT.search(await scene.client.metrics(node))
-    if found is None:
+    match = _IN_FLIGHT.search(await scene.client.metrics(node))
+    if match is None:
         raise ValueError("the node does not show what is in flight")
-    return int(float(found[1]))
+    return int(float(match[1]))
 
 
 def _ask(node: Node) -> socket.socket:
     host, _, port = node.http.removeprefix("http://").rpartition(":")
     body = chat(f"chunks={CHUNKS} delay_us=0", stream=True)
-    one = socket.socket()
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-    one.connect((host, int(port)))
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+    connection.connect((host, int(port)))
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
     )
-    one.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    return one
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return connection

@@ -29,38 +29,38 @@ async def measure_streams(scene: Scene) -> list[Row]:
     idle = resident(node)
     body = scene.body("streams", chat(f"chunks={CHUNKS} delay_us={DELAY * 1e6:.0f}", stream=True))
     url = f"{node.http}/v1/chat/completions"
-    most = idle
+    peak = idle
     async with asyncio.TaskGroup() as group:
         # Streams that begin before `d` has passed are followed to their end, for twenty more seconds at most.
         asking = group.create_task(
             load("stream", url, body, c=STREAMS, d=CHUNKS * DELAY - 10, w=0, e=CHUNKS)
         )
         while not asking.done():
-            most = max(most, resident(node))
+            peak = max(peak, resident(node))
             await asyncio.sleep(0.5)
-    said = asking.result()
-    each = (most - idle) / STREAMS * KIB
-    whole = int(said["ok"])
+    result = asking.result()
+    each = (peak - idle) / STREAMS * KIB
+    complete = int(result["ok"])
     return [
         Row(
             f"{STREAMS:,} streams of {CHUNKS * DELAY:.0f} s: whole to the last chunk",
             f"{STREAMS:,}",
-            f"{whole:,} ({said['errors']} broke, {said['unfinished']} did not end)",
-            whole == STREAMS == said["requests"],
+            f"{complete:,} ({result['errors']} broke, {result['unfinished']} did not end)",
+            complete == STREAMS == result["requests"],
         ),
         Row("memory of each", "≤ 64 KiB", f"{each:.0f} KiB", each <= 64),
         Row("memory of the node, idle", "≤ 160, then ≤ 110 MB", f"{idle:.0f} MB", idle <= 110),
         Row(
             f"memory of the node, {STREAMS:,} streams",
             "≤ 230, then ≤ 150 MB",
-            f"{most:.0f} MB",
-            most <= 150,
+            f"{peak:.0f} MB",
+            peak <= 150,
         ),
         Row(
             "chunks late by, p50 / p99",
             "p99 ≤ 50 ms",
-            f"{said['lag_us']['p50'] / 1e3:.1f} / {said['lag_us']['p99'] / 1e3:.1f} ms",
-            said["lag_us"]["p99"] <= 50e3,
+            f"{result['lag_us']['p50'] / 1e3:.1f} / {result['lag_us']['p99'] / 1e3:.1f} ms",
+            result["lag_us"]["p99"] <= 50e3,
         ),
     ]
 
@@ -76,36 +76,36 @@ BOUNDARY = "x-bench"
 async def measure_images(scene: Scene) -> list[Row]:
     """Measure the node and bare aiohttp in turns; return the medians."""
     node, mock = await scene.serving("images")
-    made = json.dumps({"model": MODEL, "prompt": f"[[bytes={BYTES}]] a cat"}).encode()
-    generations = scene.body("generations", made)
+    request = json.dumps({"model": MODEL, "prompt": f"[[bytes={BYTES}]] a cat"}).encode()
+    generations = scene.body("generations", request)
     edits = scene.body("edits", _form())
     worker = f"127.0.0.1:{mock.port}"
-    seen: dict[tuple[str, str], list[float]] = {}
+    rates: dict[tuple[str, str], list[float]] = {}
     with running(sys.executable, "-m", "bench.bare", str(BARE_PORT), worker, cpu="1"):
         bare = f"http://127.0.0.1:{BARE_PORT}"
         until(lambda: "choices" in call(f"{bare}/v1/chat/completions", {}))
         for _ in range(ROUNDS):
             for name, url in (("bare", bare), ("node", node.http)):
                 form = ("-t", f"multipart/form-data; boundary={BOUNDARY}")
-                for what, body, more in (("generations", generations, ()), ("edits", edits, form)):
-                    said = await load(
+                for kind, body, more in (("generations", generations, ()), ("edits", edits, form)):
+                    result = await load(
                         "req",
-                        f"{url}/v1/images/{what}",
+                        f"{url}/v1/images/{kind}",
                         body,
                         *more,
                         c=CONNECTIONS,
                         d=SECONDS,
                         w=0.5,
                     )
-                    if said["errors"]:
-                        raise RuntimeError(said["last_error"])
-                    seen.setdefault((what, name), []).append(float(said["rps"]))
+                    if result["errors"]:
+                        raise RuntimeError(result["last_error"])
+                    rates.setdefault((kind, name), []).append(float(result["rps"]))
     rows = []
-    for what, least in (("generations", 1_000), ("edits", 400)):
-        ours, theirs = (statistics.median(seen[what, name]) for name in ("node", "bare"))
+    for kind, least in (("generations", 1_000), ("edits", 400)):
+        ours, theirs = (statistics.median(rates[kind, name]) for name in ("node", "bare"))
         rows.append(
             Row(
-                f"images of 1.4 MB a second, {what}",
+                f"images of 1.4 MB a second, {kind}",
                 f"≥ {least:,}, then level with bare aiohttp",
                 f"{ours:,.0f}; bare aiohttp {theirs:,.0f} (÷ {ours / theirs:.2f})",
                 ours >= min(least, theirs),

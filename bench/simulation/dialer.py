@@ -69,8 +69,8 @@ class Dialers:
             overlay.link(number, target)
 
     def _room(self, number: int) -> bool:
-        most = self._world.plan.mesh.max_connections
-        return len(self._world.overlay.links[number]) < most
+        limit = self._world.plan.mesh.max_connections
+        return len(self._world.overlay.links[number]) < limit
 
     def _lacks(self, number: int) -> bool:
         plan, links = self._world.plan, self._world.overlay.links[number]
@@ -138,18 +138,20 @@ class Dialers:
         silent = world.overlay.side[number] != world.overlay.side[other]
         silent |= other in world.silent
         delay = world.overlay.draw_delay()
-        takes = _DIAL_SECONDS + _HALF_ROUND_TRIPS * delay
+        dial_seconds = _DIAL_SECONDS + _HALF_ROUND_TRIPS * delay
         # A machine whose process is dead refuses at once.
         refused = not (silent or world.overlay.up[other])
-        wait = within if silent else min(2 * delay if refused else takes, within)
+        wait = within if silent else min(2 * delay if refused else dial_seconds, within)
 
         def done(now: float) -> None:
             if world.members[number].life != life:
                 return
             overlay = world.overlay
-            room = self._room(other) and self._room(number)
+            has_room = self._room(other) and self._room(number)
             if other not in overlay.links[number]:
-                if refused or not (overlay.carries(number, other) and room and takes <= within):
+                if refused or not (
+                    overlay.carries(number, other) and has_room and dial_seconds <= within
+                ):
                     failed(now)
                     return
                 world.link(number, other, now)

@@ -270,8 +270,10 @@ class _Talk:
 
     def _replied(self, peer: PeerId, reply: bytes, now: float) -> None:
         if self._member.life == self._life:
-            seen = self._member.replica.observe(peer, Evidence.ANSWERED, now, asked_at=self._asked)
-            self._member.perform(seen, now)
+            effects = self._member.replica.observe(
+                peer, Evidence.ANSWERED, now, asked_at=self._asked
+            )
+            self._member.perform(effects, now)
             self.go_on(reply, now)
 
     def _failed(self, now: float) -> None:

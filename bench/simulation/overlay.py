@@ -128,13 +128,13 @@ class Overlay:
         for _ in range(NAMING_WINDOW):
             missing = [
                 node
-                for node, at in enumerate(after)
-                if at == NEVER and self.up[node] and self.side[node] == self.side[origin]
+                for node, reached_at in enumerate(after)
+                if reached_at == NEVER and self.up[node] and self.side[node] == self.side[origin]
             ]
-            asked = self._ask_for(missing, after) if missing else []
-            if not asked:
+            fetched = self._ask_for(missing, after) if missing else []
+            if not fetched:
                 break
-            copies += len(asked) + self._flood(after, asked)
+            copies += len(fetched) + self._flood(after, fetched)
         # The author sends its frame to all neighbours, every other node to all except the sender.
         return Spread(after, copies + 1)
 
@@ -148,7 +148,7 @@ class Overlay:
         return sum(lazy) / max(sum(self.up), 1)
 
     def _flood(self, after: list[float], begin: list[tuple[float, int]]) -> int:
-        ways, eager, chance = self._ways, self.eager, self._rng.random
+        ways, eager, draw = self._ways, self.eager, self._rng.random
         loss, drop, hop = self.weather.loss, self.weather.drop, self.weather.hop
         pop, push = heapq.heappop, heapq.heappush
         heapq.heapify(begin)
@@ -160,13 +160,13 @@ class Overlay:
             copies += len(eager[node]) - 1
             for other, base in ways[node]:
                 if after[other] > now:
-                    drawn = chance()
-                    at = now + hop + base * (0.8 + 0.4 * drawn)
+                    drawn = draw()
+                    arrives_at = now + hop + base * (0.8 + 0.4 * drawn)
                     if loss > 0.0:
-                        at += self._late(base)
-                    if drawn >= drop and at < after[other]:
-                        after[other] = at
-                        push(begin, (at, other))
+                        arrives_at += self._late(base)
+                    if drawn >= drop and arrives_at < after[other]:
+                        after[other] = arrives_at
+                        push(begin, (arrives_at, other))
         return copies
 
     def _ask_for(self, missing: Collection[int], after: list[float]) -> list[tuple[float, int]]:
@@ -179,14 +179,14 @@ class Overlay:
                 named = self._rng.random() < NAMED_TO / max(
                     NAMED_TO, len(self.links[other]) - len(self.eager[other])
                 )
-                kept = self._rng.random() >= self.weather.drop * 3
-                if named and kept and self.carries(node, other):
+                arrives = self._rng.random() >= self.weather.drop * 3
+                if named and arrives and self.carries(node, other):
                     wait = self._rng.random() * NAMING_SECONDS
                     best = min(best, after[other] + wait + 3 * (base + self.weather.hop))
             if best < NEVER:
                 got.append((best, node))
-        for at, node in got:
-            after[node] = at
+        for arrived_at, node in got:
+            after[node] = arrived_at
         return got
 
     def _graft(self, one: int, other: int, *, enough: int) -> None:

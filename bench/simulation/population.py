@@ -34,20 +34,20 @@ class SharedCatalog(Catalog):
 
     def merge(self, incoming: Iterable[Signed]) -> "Catalog":
         """Merge records; equal results are one object."""
-        words = list(incoming)
-        if len(words) == 1 and (known := self._after(words[0])) is not None:
-            return known
-        merged = Catalog.merge(self, words)
+        records = list(incoming)
+        if len(records) == 1 and (cached := self._after(records[0])) is not None:
+            return cached
+        merged = Catalog.merge(self, records)
         if merged is self:
             return self
         return _KNOWN.setdefault((merged.total, len(merged.held)), merged)  # type: ignore[arg-type]
 
-    def _after(self, word: Signed) -> "SharedCatalog | None":
+    def _after(self, signed: Signed) -> "SharedCatalog | None":
         # The digest of the result is known before the result is computed.
-        before = self.held.get(word.record.node)
-        if before is not None and before.record.version >= word.record.version:
+        before = self.held.get(signed.record.node)
+        if before is not None and before.record.version >= signed.record.version:
             return None
-        weight = int.from_bytes(word.fingerprint)
+        weight = int.from_bytes(signed.fingerprint)
         lost = int.from_bytes(before.fingerprint) if before else 0
         total = (self.total + weight - lost) % (1 << 256)
         return _KNOWN.get((total, len(self.held) + (before is None)))
@@ -65,9 +65,9 @@ class Beginning:
         return Beginning(self.held)
 
 
-def shared(words: Mapping[PeerId, Signed]) -> Catalog:
+def shared(records: Mapping[PeerId, Signed]) -> Catalog:
     """Return one catalog of many records."""
-    return SharedCatalog().merge(words.values())
+    return SharedCatalog().merge(records.values())
 
 
 @contextmanager
@@ -115,18 +115,18 @@ def begin(plan: Plan) -> World:
     world = World(plan)
     world.dialers.connect()
     chosen = _choose(world)
-    words: dict[PeerId, Signed] = {}
+    records: dict[PeerId, Signed] = {}
     for number in range(plan.nodes):
         full = number in chosen
         replica = world.new_replica(identity(number), FIRST_EPOCH, full=full)
         replica.describe("modelvine/simulated", f"simulated-{number}")
         replica.announce(-1.0, services=services_of(number), reach=reach_of(number))
-        words[replica.peer] = replica.catalog.held[replica.peer]
+        records[replica.peer] = replica.catalog.held[replica.peer]
         world.add(Member(world, number, replica, full=full))
-    everything = shared(words)
+    everything = shared(records)
     for member in world.members:
         if member.full:
-            _acquaint(member.replica, words)
+            _acquaint(member.replica, records)
             member.replica.catalog = everything
         # As if the first messages of this run were sent long ago.
         member.replica.tick(0.0)
@@ -161,27 +161,27 @@ def speak(member: Member, now: float) -> None:
     member.perform(effects, now)
 
 
-def restart(world: World, number: int, *, kept: list[bytes]) -> None:
+def restart(world: World, number: int, *, frames: list[bytes]) -> None:
     """Restart a node under the next epoch, with the frames that its store kept of other nodes."""
     member = world.members[number]
     epoch = member.replica.own_record.version.epoch + 1
     member.replica = world.new_replica(identity(number), epoch, full=member.full)
     member.replica.catalog = shared({})
     now = world.timeline.now
-    member.replica.restore(kept, now)
+    member.replica.restore(frames, now)
     world.overlay.set_up(number, up=True)
     world.dialers.enter(number)
     member.begin(now)
     speak(member, now)
 
 
-def _acquaint(replica: Replica, words: dict[PeerId, Signed]) -> None:
-    own = replica.peer
-    replica.catalog = Beginning({own: words[own]})  # type: ignore[assignment]
-    for node, word in words.items():
-        if node != own:
+def _acquaint(replica: Replica, records: dict[PeerId, Signed]) -> None:
+    own_peer = replica.peer
+    replica.catalog = Beginning({own_peer: records[own_peer]})  # type: ignore[assignment]
+    for node, signed in records.items():
+        if node != own_peer:
             try:
-                replica.merge_record(word, heard_at=0.0, now=0.0)
+                replica.merge_record(signed, heard_at=0.0, now=0.0)
             except LimitReached as error:
                 raise SystemExit(
                     f"the plan has more nodes than registry.max_nodes: {error}"

@@ -44,17 +44,19 @@ class Round:
         """Do the first step."""
         self._go_on(None, now)
 
-    def _go_on(self, found: Found | None, now: float) -> None:
+    def _go_on(self, result: Found | None, now: float) -> None:
         while self._member.life == self._life:
             try:
-                step = next(self._going) if found is None else self._going.send(found)
+                step = next(self._going) if result is None else self._going.send(result)
             except StopIteration:
                 self._member.looked(self._node, now)
                 return
-            found = self._found
+            result = self._found
             match step:
-                case ProbeStep(own, helpers):
-                    self._attempt(own, [self._world.number(helper) for helper in helpers], now)
+                case ProbeStep(own_probe, helpers):
+                    self._attempt(
+                        own_probe, [self._world.number(helper) for helper in helpers], now
+                    )
                     return
                 case NoteEvidence(evidence):
                     self._world.counters["probes_failed"] += evidence is Evidence.UNREACHED
@@ -62,15 +64,15 @@ class Round:
                 case CloseConnection():
                     self._world.unlink(self._member.number, self._other, now)
 
-    def _attempt(self, own: OwnProbe, helpers: list[int], now: float) -> None:
+    def _attempt(self, own_probe: OwnProbe, helpers: list[int], now: float) -> None:
         self._found = Found()
         # One extra is open until all have begun, so that an immediate refusal does not end the attempt.
-        self._open = 1 + len(helpers) + (own is not OwnProbe.NOTHING)
+        self._open = 1 + len(helpers) + (own_probe is not OwnProbe.NOTHING)
         for helper in helpers:
             self._through(helper, now)
-        if own is OwnProbe.ASK:
+        if own_probe is OwnProbe.ASK:
             self._ask(now)
-        elif own is OwnProbe.DIAL:
+        elif own_probe is OwnProbe.DIAL:
             within = dial_timeout(self._world.settings.probe_timeout, self._trips())
             self._world.dialers.call(
                 self._member.number,
@@ -92,11 +94,11 @@ class Round:
             within=self._patience(self._other),
         )
 
-    def _directly(self, reply: bytes, asked: float, now: float) -> None:
+    def _directly(self, reply: bytes, asked_at: float, now: float) -> None:
         if self._member.life != self._life:
             return
         member = self._member
-        member.observe(self._node, Evidence.ANSWERED, now, asked_at=asked)
+        member.observe(self._node, Evidence.ANSWERED, now, asked_at=asked_at)
         if reply == sync.EQUAL and not member.replica.lacks_hearsay():
             member.syncs += 1
         else:
@@ -116,7 +118,7 @@ class Round:
         )
 
     def _heard(
-        self, helper: PeerId, reply: bytes, challenge: bytes, asked: float, now: float
+        self, helper: PeerId, reply: bytes, challenge: bytes, asked_at: float, now: float
     ) -> None:
         # A round that has already gone on no longer waits for it.
         if self._member.life != self._life or not self._open:
@@ -126,7 +128,7 @@ class Round:
         except InvalidFrame:
             self._one_less(now)
             return
-        proved = self._member.replica.note_proof(self._node, helper, now, asked_at=asked)
+        proved = self._member.replica.note_proof(self._node, helper, now, asked_at=asked_at)
         self._member.perform(proved, now)
         self._found = Found(proven=True)
         self._one_less(now)

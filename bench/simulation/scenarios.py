@@ -45,7 +45,7 @@ def traffic(world: World, name: str, seconds: float) -> list[Figure]:
     sent = sum(per_node.values())
     return [
         Figure(name, "messages that a node takes in", rate, "per s"),
-        *(Figure(name, f"sent: {what}", size / seconds, "B/s") for what, size in per_node.items()),
+        *(Figure(name, f"sent: {kind}", size / seconds, "B/s") for kind, size in per_node.items()),
         Figure(name, "sent: frames, questions and answers", sent / seconds, "B/s"),
         Figure(name, "sent: pings", pings, "B/s"),
         Figure(name, "sent: everything", (sent + around) / seconds + naming + pings, "B/s"),
@@ -63,11 +63,11 @@ def at_share(values: Sequence[float], share: float) -> float:
     return ranked[min(int(share * len(ranked)), len(ranked) - 1)] if ranked else math.nan
 
 
-def percentiles(name: str, what: str, values: Sequence[float]) -> list[Figure]:
+def percentiles(name: str, title: str, values: Sequence[float]) -> list[Figure]:
     """Return the 50th and 99th percentiles and the maximum."""
     of = f"{len(values):,}"
     return [
-        Figure(name, f"{what}, {label}", at_share(values, share), "s", of)
+        Figure(name, f"{title}, {label}", at_share(values, share), "s", of)
         for label, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
     ]
 
@@ -113,10 +113,10 @@ def visibility(plan: Plan, *, samples: int = 5) -> list[Figure]:
     """Change the services of some nodes: time until all nodes see it."""
     world = begin(plan)
     world.timeline.run(1.0)
-    seen: list[float] = []
+    waits: list[float] = []
     for number in world.rng.sample([m.number for m in world.full()], min(samples, plan.full)):
-        seen += _sees(world, number, (Service("new", f"model-of-{number}"),), within=4.0)
-    return percentiles("visible", "until a node sees a registration", seen)
+        waits += _sees(world, number, (Service("new", f"model-of-{number}"),), within=4.0)
+    return percentiles("visible", "until a node sees a registration", waits)
 
 
 def burst(plan: Plan, *, models: int = 500) -> list[Figure]:
@@ -125,12 +125,14 @@ def burst(plan: Plan, *, models: int = 500) -> list[Figure]:
     world.timeline.run(1.0)
     member = world.full()[0]
     begun = world.timeline.now
-    for place in range(1, 11):
-        upto = tuple(Service(f"burst-{n % 100}", f"model-{n}") for n in range(models * place // 10))
-        world.timeline.at(begun + place / 10, _announcing(member, upto))
+    for index in range(1, 11):
+        upto = tuple(Service(f"burst-{n % 100}", f"model-{n}") for n in range(models * index // 10))
+        world.timeline.at(begun + index / 10, _announcing(member, upto))
     sighting = world.watch(_knows(member, {Service("burst-99", f"model-{models - 1}")}))
     world.timeline.run(begun + 8.0)
-    since = [at - begun - 1.0 for number, at in sighting.at.items() if number != member.number]
+    since = [
+        seen_at - begun - 1.0 for number, seen_at in sighting.at.items() if number != member.number
+    ]
     lost = plan.nodes - 1 - len(since)
     return [
         *percentiles("burst", f"until a node sees the last of {models} models", since),
@@ -168,9 +170,9 @@ def split(plan: Plan, *, seconds: float = 20.0) -> list[Figure]:
     world.timeline.run(1.0)
     world.divide(lambda number: int(number % SIDE[0] < SIDE[1]))
     full = world.full()
-    for place, member in enumerate(world.rng.sample(full, min(20, len(full)))):
-        when = world.timeline.now + seconds * (0.1 + 0.8 * place / 20)
-        world.timeline.at(when, _announcing(member, (Service("split", f"model-{place}"),)))
+    for index, member in enumerate(world.rng.sample(full, min(20, len(full)))):
+        when = world.timeline.now + seconds * (0.1 + 0.8 * index / 20)
+        world.timeline.at(when, _announcing(member, (Service("split", f"model-{index}"),)))
     world.timeline.run(world.timeline.now + seconds)
     world.heal()
     healed = world.timeline.now
@@ -191,17 +193,17 @@ def joining(plan: Plan) -> list[Figure]:
     _take_down(world, member.number)
     world.timeline.run(world.timeline.now + DOWN_SECONDS)
     epoch = Version(member.replica.own_record.version.epoch + 1, 0)
-    seen = world.watch(Sighting(member.peer, lambda r: _version(r, member.peer) > epoch))
+    sighting = world.watch(Sighting(member.peer, lambda r: _version(r, member.peer) > epoch))
     started = world.timeline.now
-    restart(world, member.number, kept=[])
+    restart(world, member.number, frames=[])
     ready = _until(
         world, lambda: len(member.replica.catalog.held) == plan.nodes and _sees_all(member), 30.0
     )
     world.timeline.run(started + 12.0)
-    others = [seen.at.get(m.number, math.inf) - started for m in world.full() if m is not member]
+    times = [sighting.at.get(m.number, math.inf) - started for m in world.full() if m is not member]
     return [
         Figure("joiner", "until it sees everything", ready - started, "s"),
-        *percentiles("joiner", "until a node sees it", others),
+        *percentiles("joiner", "until a node sees it", times),
     ]
 
 
@@ -258,7 +260,7 @@ def _sees(world: World, number: int, services: tuple[Service, ...], within: floa
     _until(world, lambda: len(sighting.at) >= world.plan.nodes, within)
     world.sightings.remove(sighting)
     late = world.plan.nodes - len(sighting.at)
-    times = [at - begun for other, at in sighting.at.items() if other != number]
+    times = [seen_at - begun for other, seen_at in sighting.at.items() if other != number]
     return times + [math.inf] * max(late, 0)
 
 
@@ -284,8 +286,8 @@ def _bounce(world: World) -> None:
     number = candidates[int(world.rng.random() * len(candidates))]
     _take_down(world, number)
     held = world.members[number].replica.catalog.held
-    kept = [signed.frame for signed in held.values()] if world.members[number].full else []
-    world.timeline.after(DOWN_SECONDS, lambda _: restart(world, number, kept=kept))
+    frames = [signed.frame for signed in held.values()] if world.members[number].full else []
+    world.timeline.after(DOWN_SECONDS, lambda _: restart(world, number, frames=frames))
 
 
 def _take_down(world: World, number: int) -> None:

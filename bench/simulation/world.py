@@ -311,8 +311,8 @@ class World:
     def noted(self, member: Member, nodes: Iterable[PeerId], now: float) -> None:
         """Check whether a node's news completes a sighting, or declares a living node lost."""
         for node in nodes:
-            pulse = member.replica.member_health().get(node)
-            lost = pulse is not None and pulse.contact is Status.LOST and pulse.since == now
+            health = member.replica.member_health().get(node)
+            lost = health is not None and health.contact is Status.LOST and health.since == now
             if lost and self.overlay.up[self._numbers[node]]:
                 self.counters["deaths"] += 1
         for sighting in self.sightings:

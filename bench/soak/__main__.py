@@ -65,30 +65,30 @@ class Crowd:
 
     async def steadily(self, rate: float, seconds: float) -> None:
         """Send so many requests a second, whatever happens to earlier ones."""
-        said = await self._run("req", "chat", r=rate, c=CONNECTIONS, d=seconds, w=0)
-        self._note(said)
-        self.seen.requests += int(said["requests"] + said["unfinished"])
+        result = await self._run("req", "chat", r=rate, c=CONNECTIONS, d=seconds, w=0)
+        self._note(result)
+        self.seen.requests += int(result["requests"] + result["unfinished"])
 
     async def hastily(self, seconds: float) -> None:
         """Send requests as fast as possible, and disconnect from the last ones."""
-        said = await self._run("req", "chat", c=HASTY, d=seconds, w=0)
-        self._note(said)
-        self.seen.requests += int(said["requests"])
+        result = await self._run("req", "chat", c=HASTY, d=seconds, w=0)
+        self._note(result)
+        self.seen.requests += int(result["requests"])
 
     async def streaming(self, seconds: float) -> None:
         """Keep streams open concurrently, and start a new one when one ends."""
-        said = await self._run("stream", "paced", c=STREAMS, d=seconds, w=0, e=CHUNKS)
-        self._note(said)
-        self.seen.streams += int(said["requests"] + said["unfinished"])
+        result = await self._run("stream", "paced", c=STREAMS, d=seconds, w=0, e=CHUNKS)
+        self._note(result)
+        self.seen.streams += int(result["requests"] + result["unfinished"])
 
-    def _note(self, said: Mapping) -> None:
-        told = int(said.get("told", 0))
-        self.seen.broken += told
-        self.seen.failed += int(said["errors"] + said["unfinished"]) - told
-        times = said.get("latency_us")
+    def _note(self, result: Mapping) -> None:
+        reported = int(result.get("told", 0))
+        self.seen.broken += reported
+        self.seen.failed += int(result["errors"] + result["unfinished"]) - reported
+        times = result.get("latency_us")
         if times:
             self.seen.slowest = max(self.seen.slowest, times["max"] / 1e6)
-        self.seen.last_error = said["last_error"] or self.seen.last_error
+        self.seen.last_error = result["last_error"] or self.seen.last_error
 
     async def _run(self, mode: str, body: str, **options: float) -> Mapping:
         return await load(mode, self._url, self._bodies / body, **options)
@@ -147,8 +147,8 @@ class Soak:
             turn = 0
             while self.crowd.seen.asked < self.options.requests:
                 turn += 1
-                left = self.options.requests - self.crowd.seen.asked
-                await self.crowd.steadily(self.rate, min(TURN, 1 + left / self.rate))
+                remaining = self.options.requests - self.crowd.seen.asked
+                await self.crowd.steadily(self.rate, min(TURN, 1 + remaining / self.rate))
                 await self.crowd.hastily(1.0)
                 if turn % STREAM_EVERY == 1:
                     await self.crowd.streaming(1.0)
@@ -166,8 +166,8 @@ class Soak:
 
     async def _harm(self) -> None:
         while not self.enough.is_set():
-            what = await self.harm.next()
-            self._say(what)
+            event = await self.harm.next()
+            self._say(event)
             await asyncio.sleep(self.options.pause)
 
     async def _register(self) -> None:
@@ -182,9 +182,9 @@ class Soak:
                     "api": NOWHERE,
                     "type": 0,
                 }
-                seen = await self.client.post(node, "/api/v0/ai/model/register", row)
-                if seen.status != 200:
-                    raise RuntimeError(f"a registration was refused: {seen.body!r}")
+                answer = await self.client.post(node, "/api/v0/ai/model/register", row)
+                if answer.status != 200:
+                    raise RuntimeError(f"a registration was refused: {answer.body!r}")
                 self.registered += 1
             await self.client.unregister(node, "soak")
             # If ahead of the requests, wait for them.
@@ -196,37 +196,37 @@ class Soak:
             # The mesh's tasks are reported as of the previous reading.
             await self.client.metrics(node)
             await asyncio.sleep(0.1)
-            said = await self.client.metrics(node)
-            self.gauges.setdefault(node.name, []).append(read(said, self.crowd.seen.asked))
+            metrics = await self.client.metrics(node)
+            self.gauges.setdefault(node.name, []).append(read(metrics, self.crowd.seen.asked))
         last = [f"{g[-1].resident:.0f} MiB" for g in self.gauges.values()]
         self._say(f"memory {' / '.join(last)}, {self.crowd.seen.failed} failed")
 
-    def _say(self, what: str) -> None:
+    def _say(self, event: str) -> None:
         seconds = time.monotonic() - self.began
         done = f"{self.crowd.seen.asked:,} of {self.options.requests:,}"
-        print(f"{seconds:5.0f} s  {done}  {what}", file=sys.stderr, flush=True)
+        print(f"{seconds:5.0f} s  {done}  {event}", file=sys.stderr, flush=True)
 
     def wrong(self) -> list[str]:
         """Return what went wrong."""
-        seen = self.crowd.seen
+        totals = self.crowd.seen
         wrong = [w for name, gauges in self.gauges.items() for w in judged(name, gauges)]
-        if seen.failed:
-            wrong.append(f"{seen.failed} requests failed; the last with: {seen.last_error}")
+        if totals.failed:
+            wrong.append(f"{totals.failed} requests failed; the last with: {totals.last_error}")
         return wrong
 
     def table(self) -> str:
         """Return a table of the results."""
-        seen, names = self.crowd.seen, list(self.gauges)
+        totals, names = self.crowd.seen, list(self.gauges)
         ends = {name: (gauges[0], gauges[-1]) for name, gauges in self.gauges.items()}
         lines = [
             f"Soaked {datetime.now(UTC):%Y-%m-%d} for {time.monotonic() - self.began:.0f} s.",
             "",
             "| | |",
             "|---|---|",
-            f"| requests, streams | {seen.requests:,}, {seen.streams:,} |",
-            f"| failed | {seen.failed} |",
-            f"| streams that ended in an error event, their worker gone | {seen.broken} |",
-            f"| slowest | {seen.slowest:.1f} s |",
+            f"| requests, streams | {totals.requests:,}, {totals.streams:,} |",
+            f"| failed | {totals.failed} |",
+            f"| streams that ended in an error event, their worker gone | {totals.broken} |",
+            f"| slowest | {totals.slowest:.1f} s |",
             f"| registrations | {self.registered:,} |",
             f"| times a node or worker was killed, frozen, stopped or attacked | {self.harm.done} |",
         ]
@@ -271,12 +271,12 @@ async def soak(options: argparse.Namespace, folder: Path) -> int:
             await run.run()
     print(run.table())
     wrong = run.wrong()
-    for what in wrong:
-        print(f"WRONG: {what}", file=sys.stderr)
+    for problem in wrong:
+        print(f"WRONG: {problem}", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the soak."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.soak",
@@ -289,7 +289,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pause", type=float, default=2.0, help="seconds between two pieces of harm"
     )
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     options.registrations = options.registrations or options.requests // 10
     build()
     # On SIGTERM, stop the started processes too.

@@ -77,10 +77,10 @@ class Harm:
 
     async def attack(self, kind: str) -> str:
         """Attack the node that takes the requests; return the attack, once all nodes see each other as alive."""
-        said = await asyncio.to_thread(self.attacker.do, kind)
+        report = await asyncio.to_thread(self.attacker.do, kind)
         await self.client.met([*self.others, *(victim.node for victim in self.victims)])
         self.done += 1
-        return f"{kind}: {said['seconds']:.0f} s"
+        return f"{kind}: {report['seconds']:.0f} s"
 
     async def _kill_worker(self, place: Place) -> None:
         await asyncio.to_thread(place.worker.kill)

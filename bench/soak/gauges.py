@@ -73,10 +73,10 @@ def read(metrics: str, requests: int) -> Gauge:
 
 
 def _value(metrics: str, series: str) -> float:
-    found = re.search(rf"^{series} (\S+)$", metrics, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{series} (\S+)$", metrics, re.MULTILINE)
+    if match is None:
         raise ValueError(f"the node shows no {series}")
-    return float(found[1])
+    return float(match[1])
 
 
 def slope(gauges: Sequence[Gauge]) -> tuple[float, float]:
@@ -85,7 +85,7 @@ def slope(gauges: Sequence[Gauge]) -> tuple[float, float]:
     if len(warm) < 3:
         return 0.0, math.inf
     line = statistics.linear_regression(list(warm), list(warm.values()))
-    off = sum((seen - line.intercept - line.slope * at) ** 2 for at, seen in warm.items())
+    off = sum((value - line.intercept - line.slope * at) ** 2 for at, value in warm.items())
     spread = statistics.pvariance(warm) * len(warm)
     return line.slope * PER, math.sqrt(off / (len(warm) - 2) / spread) * PER
 
@@ -94,8 +94,8 @@ def told(gauges: Sequence[Gauge]) -> str:
     """Return the growth of memory in words, which say so if it may be within the bound as well as beyond it."""
     grows, error = slope(gauges)
     undecided = grows - SURE * error <= SLOPE < grows + SURE * error
-    words = " (too few readings to tell)" if undecided else ""
-    return f"{grows:+.2f} ± {error:.2f} MiB in {PER:,} requests{words}"
+    note = " (too few readings to tell)" if undecided else ""
+    return f"{grows:+.2f} ± {error:.2f} MiB in {PER:,} requests{note}"
 
 
 def leaks(before: Gauge, after: Gauge) -> list[str]:
@@ -117,4 +117,4 @@ def judged(name: str, gauges: Sequence[Gauge]) -> list[str]:
     grows, error = slope(gauges)
     if grows - SURE * error > SLOPE:
         wrong.append(f"memory grows by {told(gauges)}")
-    return [f"{name}: {what}" for what in wrong]
+    return [f"{name}: {problem}" for problem in wrong]

@@ -58,8 +58,8 @@ def test_a_seasoned_node_repeats_its_first_announcements_anywhere_in_their_inter
     season(Seasoned)
     turn = Seasoned(float("-inf"))
     spreads = []
-    for said in range(200):
-        turn.taken(1.0 + said / 100, 0.5)
+    for number in range(200):
+        turn.taken(1.0 + number / 100, 0.5)
         spreads.append(turn.spread)
     assert min(spreads) < 0.1
     assert max(spreads) > 0.9

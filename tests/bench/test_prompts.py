@@ -8,6 +8,6 @@ def test_every_line_but_the_first_with_a_prefix_could_find_it_cached() -> None:
         details = {"cached_tokens": cached}
         return {"usage": {"prompt_tokens": tokens, "prompt_tokens_details": details}}
 
-    asked = ["a", "b", "a", "a"]
+    systems = ["a", "b", "a", "a"]
     answers = [answer(12, 0), answer(25, 0), answer(13, 10), answer(13, 0)]
-    assert sum_up(asked, answers, {"a": 10, "b": 20}) == Found(63, 10, 20)
+    assert sum_up(systems, answers, {"a": 10, "b": 20}) == Found(63, 10, 20)

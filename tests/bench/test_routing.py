@@ -39,7 +39,7 @@ def test_the_default_policy_is_close_to_the_oracle_with_unequal_speeds_and_burst
     assert run("p2c") < 1.5 * run("oracle")
 
 
-@pytest.mark.parametrize("scene", [name for name, made in SCENES.items() if made.agents])
+@pytest.mark.parametrize("scene", [name for name, shape in SCENES.items() if shape.agents])
 def test_turns_of_a_conversation_find_their_cache_when_eight_nodes_choose(scene: str) -> None:
     def found(entries: int) -> float:
         cluster = Cluster(scene, policy="p2c", load=0.85, seed=1, entries=entries)
@@ -70,9 +70,9 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 
 def test_every_policy_and_the_oracle_are_compared() -> None:
-    found = {"alike": compare("alike", load=0.5, requests=200, seed=1, entries=2)}
-    assert set(found["alike"]) == {"oracle", *policies.NAMES}
-    assert as_table(found).count("\n| alike |") == 1
+    compared = {"alike": compare("alike", load=0.5, requests=200, seed=1, entries=2)}
+    assert set(compared["alike"]) == {"oracle", *policies.NAMES}
+    assert as_table(compared).count("\n| alike |") == 1
 
 
 def test_slow_start_of_a_new_machine_shortens_waits() -> None:

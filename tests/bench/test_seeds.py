@@ -59,18 +59,18 @@ class TestTime:
             wires.run_until_complete(wires.create_future())
 
     def test_timers_that_expire_in_a_frozen_process_fire_when_it_thaws(self, wires: Wires) -> None:
-        seen: list[float] = []
+        fired_at: list[float] = []
         process = SeedProcess("n", 0)
 
         async def work() -> None:
             await asyncio.sleep(1.0)
-            seen.append(wires.time() - BEGINNING)
+            fired_at.append(wires.time() - BEGINNING)
 
         of(process, work(), wires)
         wires.call_later(0.5, wires.freeze, process)
         wires.call_later(7.0, wires.thaw, process)
         wires.run_until_complete(asyncio.sleep(10.0))
-        assert seen == [7.0]
+        assert fired_at == [7.0]
 
     def test_a_process_is_unwell_until_the_last_of_several_faults_has_ended(self) -> None:
         now = 1.0
@@ -172,15 +172,15 @@ class TestSight:
             world.machines[1].disk.spaces[Space.WORKERS] = Forgetful()
 
         plan = replace(CALM, faults=(PlannedFault(40.0, "kill", (1,), 1.0),))
-        found = self.broken(tmp_path, forget, plan)
-        assert any(one.startswith("lost registration: n0 of n1") for one in found)
+        broken = self.broken(tmp_path, forget, plan)
+        assert any(line.startswith("lost registration: n0 of n1") for line in broken)
 
     def test_a_withdrawal_that_is_undone_leaves_a_ghost(self, tmp_path: Path) -> None:
         def conjure(world: SeedWorld) -> None:
             world.wires.call_later(100.0, world.registered.kept.pop, (1, "m1"))
 
-        found = self.broken(tmp_path, conjure)
-        assert "ghost: n0 of n1: ['m1']" in found
+        broken = self.broken(tmp_path, conjure)
+        assert "ghost: n0 of n1: ['m1']" in broken
 
     def test_a_cut_that_the_checks_do_not_know_of_shows_as_failed_requests(
         self, tmp_path: Path
@@ -188,8 +188,8 @@ class TestSight:
         def cut(world: SeedWorld) -> None:
             world.wires.call_later(20.0, world.cables.cut.update, [(0, 1), (1, 0)])
 
-        found = self.broken(tmp_path, cut)
-        assert any(one.startswith("request failed though n1 served it") for one in found)
+        broken = self.broken(tmp_path, cut)
+        assert any(line.startswith("request failed though n1 served it") for line in broken)
 
     def test_work_done_again_after_its_answer_is_detected(self, tmp_path: Path) -> None:
         def repeat(world: SeedWorld) -> None:
@@ -199,8 +199,8 @@ class TestSight:
 
             world.wires.call_later(50.0, again)
 
-        found = self.broken(tmp_path, repeat)
-        assert [one.split(":")[0] for one in found] == ["done again after it was answered"]
+        broken = self.broken(tmp_path, repeat)
+        assert [line.split(":")[0] for line in broken] == ["done again after it was answered"]
 
     def test_a_node_that_crashes_is_detected(self, tmp_path: Path) -> None:
         def fall(world: SeedWorld) -> None:
@@ -211,7 +211,7 @@ class TestSight:
 
             world.wires.call_later(30.0, now)
 
-        assert any(one.startswith("n2 ended by itself") for one in self.broken(tmp_path, fall))
+        assert any(line.startswith("n2 ended by itself") for line in self.broken(tmp_path, fall))
 
 
 def seeds(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,6 @@ from bench.serving.scene import Row, table
 
 
 def test_a_missed_goal_is_marked_and_a_kept_one_is_not() -> None:
-    told = table([Row("kept", "≥ 1", "2", True), Row("missed", "≥ 3", "2", False)])
-    assert "| kept | ≥ 1 | 2 |  |" in told
-    assert "| missed | ≥ 3 | 2 | **missed** |" in told
+    text = table([Row("kept", "≥ 1", "2", True), Row("missed", "≥ 3", "2", False)])
+    assert "| kept | ≥ 1 | 2 |  |" in text
+    assert "| missed | ≥ 3 | 2 | **missed** |" in text

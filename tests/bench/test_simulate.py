@@ -43,16 +43,16 @@ def test_every_node_sees_a_whole_burst() -> None:
 
 def test_nodes_without_a_full_replica_count_among_those_that_see() -> None:
     plan = Plan(nodes=20, full=6)
-    seen = next(f for f in SCENARIOS["visible"](plan) if f.what.endswith("max"))
-    assert seen.of == f"{5 * 19}"
-    assert seen.value < 1.0
+    figure = next(f for f in SCENARIOS["visible"](plan) if f.what.endswith("max"))
+    assert figure.of == f"{5 * 19}"
+    assert figure.value < 1.0
 
 
 @pytest.mark.parametrize("name", ["killed", "vanished"])
 def test_a_dead_node_leaves_every_live_view(name: str) -> None:
-    found = figures(name)
-    assert found["nodes that never noticed"] == 0
-    assert found["until a node is out of the live view, max"] < 20.0
+    values = figures(name)
+    assert values["nodes that never noticed"] == 0
+    assert values["until a node is out of the live view, max"] < 20.0
 
 
 def test_a_killed_process_is_noticed_sooner_than_an_unplugged_machine() -> None:
@@ -61,13 +61,13 @@ def test_a_killed_process_is_noticed_sooner_than_an_unplugged_machine() -> None:
 
 
 def test_no_node_is_declared_dead_without_packet_loss() -> None:
-    (found,) = false_deaths(Plan(nodes=12, full=12), weather=Weather())
-    assert found.value == 0
+    (figure,) = false_deaths(Plan(nodes=12, full=12), weather=Weather())
+    assert figure.value == 0
 
 
 def test_both_sides_of_a_split_agree_again_after_it() -> None:
-    found = figures("split", nodes=10, full=10)
-    assert found["from healing until all digests are equal"] < 20.0
+    values = figures("split", nodes=10, full=10)
+    assert values["from healing until all digests are equal"] < 20.0
 
 
 def test_the_two_sides_of_a_split_differ_while_it_lasts() -> None:
@@ -89,17 +89,17 @@ def test_the_two_sides_of_a_split_differ_while_it_lasts() -> None:
 
 
 def test_a_joiner_learns_everything() -> None:
-    found = figures("joiner")
-    assert found["until it sees everything"] < 5.0
-    assert found["until a node sees it, max"] < 20.0
+    values = figures("joiner")
+    assert values["until it sees everything"] < 5.0
+    assert values["until a node sees it, max"] < 20.0
 
 
 def test_what_an_idle_node_sends_is_counted() -> None:
-    found = figures("idle", nodes=8, full=8)
-    parts = [value for what, value in found.items() if what.startswith("sent: ")]
-    assert found["sent: heartbeats"] > 0
-    assert found["sent: probes and comparisons"] > 0
-    assert max(parts) == found["sent: everything"]
+    values = figures("idle", nodes=8, full=8)
+    parts = [value for what, value in values.items() if what.startswith("sent: ")]
+    assert values["sent: heartbeats"] > 0
+    assert values["sent: probes and comparisons"] > 0
+    assert max(parts) == values["sent: everything"]
 
 
 def test_a_frame_with_a_bad_signature_is_refused_each_time() -> None:
@@ -113,15 +113,15 @@ def test_a_frame_with_a_bad_signature_is_refused_each_time() -> None:
 
 def test_shared_catalogs_equal_plain_ones() -> None:
     held = begin(Plan(nodes=5, full=5)).members[0].replica.catalog.held
-    words = list(held.values())
+    records = list(held.values())
     plain, one, other = Catalog(), shared({}), shared({})
-    for word in words:
-        plain, one = plain.merge([word]), one.merge([word])
-    for word in reversed(words):
-        other = other.merge([word])
+    for signed in records:
+        plain, one = plain.merge([signed]), one.merge([signed])
+    for signed in reversed(records):
+        other = other.merge([signed])
     assert one is other
     assert (one.digest, dict(one.held)) == (plain.digest, dict(plain.held))
-    offered, alike = ({name: {*found} for name, found in c.offers.items()} for c in (one, plain))
+    offered, alike = ({name: {*offers} for name, offers in c.offers.items()} for c in (one, plain))
     assert offered == alike
 
 
@@ -147,7 +147,7 @@ def test_a_frame_does_not_cross_a_cut_but_gets_round_lossy_links() -> None:
     assert NEVER not in world.overlay.spread(0).after
     world.overlay.divide(lambda number: number % 2)
     after = world.overlay.spread(0).after
-    assert all(at == NEVER for at in after[1::2])
+    assert all(reached_at == NEVER for reached_at in after[1::2])
 
 
 def test_unlinking_removes_a_connection_at_both_ends() -> None:

@@ -32,13 +32,13 @@ def grown(per: float, *, requests: int = 200_000) -> list[Gauge]:
 
 
 def test_a_gauge_is_read_from_the_metrics_of_a_node() -> None:
-    seen = read(Metrics().text(SIZES).decode(), 7)
-    assert (seen.requests, seen.threads) == (7, SIZES.threads)
-    assert {"http": seen.tasks, "mesh": seen.mesh_tasks} == SIZES.tasks
-    assert seen.doubled == SIZES.wires - SIZES.connections
-    assert seen.standing == SIZES.standing
-    assert seen.resident > 1
-    assert seen.descriptors > 1
+    gauge = read(Metrics().text(SIZES).decode(), 7)
+    assert (gauge.requests, gauge.threads) == (7, SIZES.threads)
+    assert {"http": gauge.tasks, "mesh": gauge.mesh_tasks} == SIZES.tasks
+    assert gauge.doubled == SIZES.wires - SIZES.connections
+    assert gauge.standing == SIZES.standing
+    assert gauge.resident > 1
+    assert gauge.descriptors > 1
 
 
 @pytest.mark.parametrize("per", [-2.0, 0.0, 0.5, 3.0])
@@ -84,16 +84,16 @@ def test_counts_at_rest_may_differ_by_the_allowance_and_no_more(what: str) -> No
 
 
 def test_a_second_connection_to_one_peer_may_have_tasks_of_its_own() -> None:
-    most = REST.mesh_tasks + SPARE + 2 * OF_A_WIRE
-    few = replace(REST, requests=1, doubled=2, mesh_tasks=most)
+    limit = REST.mesh_tasks + SPARE + 2 * OF_A_WIRE
+    few = replace(REST, requests=1, doubled=2, mesh_tasks=limit)
     assert not judged("node", [REST, few])
-    assert judged("node", [REST, replace(few, mesh_tasks=most + 1)])
+    assert judged("node", [REST, replace(few, mesh_tasks=limit + 1)])
     assert judged("node", [replace(REST, doubled=2), few])
 
 
 def test_standing_streams_may_have_tasks_of_their_own() -> None:
-    most = REST.mesh_tasks + SPARE + 2 * OF_A_STREAM
-    few = replace(REST, requests=1, standing=REST.standing + 2, mesh_tasks=most)
+    limit = REST.mesh_tasks + SPARE + 2 * OF_A_STREAM
+    few = replace(REST, requests=1, standing=REST.standing + 2, mesh_tasks=limit)
     assert not judged("node", [REST, few])
-    assert judged("node", [REST, replace(few, mesh_tasks=most + 1)])
-    assert not judged("node", [replace(REST, standing=9), replace(few, mesh_tasks=most - 2)])
+    assert judged("node", [REST, replace(few, mesh_tasks=limit + 1)])
+    assert not judged("node", [replace(REST, standing=9), replace(few, mesh_tasks=limit - 2)])

@@ -37,8 +37,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         caller = swarm.start_worker("caller", *calling)
         # Its first words must be read before its connection is cut, else it counts as a failed attempt.
         breaker = swarm.start_worker("breaker", "--die-after", "3", "--delay-between", "0.25")
-        words = ("--words", "hello goodbye world moon")
-        audio = swarm.start_worker("audio", *words, module="tests.workers.speech_worker")
+        options = ("--words", "hello goodbye world moon")
+        audio = swarm.start_worker("audio", *options, module="tests.workers.speech_worker")
         workers = {
             TALKER: (talker.ready.split()[1], talker.fields["model"]),
             READER: (reader.ready.split()[1], reader.fields["model"]),
@@ -54,32 +54,37 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 async def _introduce(serving: Node, asked: Node, workers: dict[str, tuple[str, str]]) -> None:
     """Register the workers at one node, each under a name of ours, and wait until the other one lists them."""
     rows = [
-        {"model": name, "api": url, "worker_model": own, "type": 3 if name == READER else 0}
-        for name, (url, own) in workers.items()
+        {
+            "model": name,
+            "api": url,
+            "worker_model": worker_model,
+            "type": 3 if name == READER else 0,
+        }
+        for name, (url, worker_model) in workers.items()
     ]
     async with connected() as client:
         body = {"project": "clients", "models": rows}
-        seen = await client.post(serving, "/api/v0/ai/project/register", body)
-        assert seen.status == 200, seen.body
+        answer = await client.post(serving, "/api/v0/ai/project/register", body)
+        assert answer.status == 200, answer.body
         await client.listed([serving, asked], *workers)
 
 
 @pytest.fixture(scope="session")
 def seen(asked: Node) -> Seen:
     """Return a function that tells what a client saw; each client asks once for everything."""
-    known: dict[Client, dict[str, Any]] = {}
+    results: dict[Client, dict[str, Any]] = {}
 
     def see(client: Client) -> dict[str, Any]:
-        if client not in known:
-            known[client] = run(client, asked.http, home=asked.folder)
-        return known[client]
+        if client not in results:
+            results[client] = run(client, asked.http, home=asked.folder)
+        return results[client]
 
     return see
 
 
 def run(client: Client, url: str, *, home: Path) -> dict[str, Any]:
     """Let a client ask for everything at a URL, and return what it saw."""
-    words = [*_command(client), url, *MODELS]
+    command = [*_command(client), url, *MODELS]
     # Nothing of this environment but the path to its own libraries; nothing is to be asked but the node.
     env = {
         "PATH": os.environ["PATH"],
@@ -87,7 +92,7 @@ def run(client: Client, url: str, *, home: Path) -> dict[str, Any]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
     ran = subprocess.run(
-        words, capture_output=True, text=True, timeout=WITHIN, env=env, check=False
+        command, capture_output=True, text=True, timeout=WITHIN, env=env, check=False
     )
     assert ran.returncode == 0, f"{client}:\n{ran.stdout}\n{ran.stderr}"
     return dict(json.loads(ran.stdout.splitlines()[-1]))

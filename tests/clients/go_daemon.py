@@ -29,14 +29,16 @@ class GoDaemon:
 
     def connect(self, address: str) -> None:
         """Connect to `/ip4/…/p2p/ID`."""
-        place, _, peer = address.rpartition("/p2p/")
-        whom = _part(1, base58.b58decode(peer)) + _part(2, multiaddr.Multiaddr(place).to_bytes())
+        transport_address, _, peer = address.rpartition("/p2p/")
+        whom = _part(1, base58.b58decode(peer)) + _part(
+            2, multiaddr.Multiaddr(transport_address).to_bytes()
+        )
         self._ask(_number(1, CONNECT) + _part(2, whom))
 
     def ping(self, peer: str, sent: bytes) -> bytes:
         """Send 32 bytes over a stream of `/ipfs/ping/1.0.0`, and return what comes back."""
-        wanted = _part(1, base58.b58decode(peer)) + _part(2, b"/ipfs/ping/1.0.0")
-        with self._asked(_number(1, OPEN_STREAM) + _part(3, wanted)) as (_, line):
+        request = _part(1, base58.b58decode(peer)) + _part(2, b"/ipfs/ping/1.0.0")
+        with self._asked(_number(1, OPEN_STREAM) + _part(3, request)) as (_, line):
             line.write(sent)
             line.flush()
             return line.read(len(sent))
@@ -44,39 +46,39 @@ class GoDaemon:
     @contextmanager
     def heard(self, topic: str) -> Iterator[Iterator[tuple[str, bytes]]]:
         """Subscribe to a topic, and give each message heard on it: its publisher, and its bytes."""
-        asked = _number(1, PUBSUB) + _part(8, _number(1, SUBSCRIBE) + _part(2, topic.encode()))
-        with self._asked(asked) as (_, line):
+        request = _number(1, PUBSUB) + _part(8, _number(1, SUBSCRIBE) + _part(2, topic.encode()))
+        with self._asked(request) as (_, line):
             yield _messages(line)
 
-    def _ask(self, asked: bytes) -> Fields:
-        with self._asked(asked) as (told, _):
-            return told
+    def _ask(self, request: bytes) -> Fields:
+        with self._asked(request) as (reply, _):
+            return reply
 
     @contextmanager
-    def _asked(self, asked: bytes) -> Iterator[tuple[Fields, io.BufferedRWPair]]:
+    def _asked(self, request: bytes) -> Iterator[tuple[Fields, io.BufferedRWPair]]:
         with socket.socket(socket.AF_UNIX) as opened:
             opened.settimeout(15)
             opened.connect(str(self._path))
             line = opened.makefile("rwb")
-            line.write(_varint(len(asked)) + asked)
+            line.write(_varint(len(request)) + request)
             line.flush()
-            told = _fields(_message(line))
-            assert told[0] == _OK, told
-            yield told, line
+            reply = _fields(_message(line))
+            assert reply[0] == _OK, reply
+            yield reply, line
 
 
 def _messages(line: io.BufferedRWPair) -> Iterator[tuple[str, bytes]]:
     while True:
-        said = _fields(_message(line))
-        yield base58.b58encode(_bytes(said, 1)).decode(), _bytes(said, 2)
+        fields = _fields(_message(line))
+        yield base58.b58encode(_bytes(fields, 1)).decode(), _bytes(fields, 2)
 
 
 def _varint(number: int) -> bytes:
-    said = bytearray()
+    encoded = bytearray()
     while number > 127:
-        said.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    return bytes((*said, number))
+    return bytes((*encoded, number))
 
 
 def _number(field: int, value: int) -> bytes:
@@ -102,11 +104,11 @@ def _message(line: io.BufferedRWPair) -> bytes:
 
 
 def _fields(message: bytes) -> Fields:
-    source, found = io.BytesIO(message), Fields()
+    source, fields = io.BytesIO(message), Fields()
     while source.tell() < len(message):
         tag, value = _read_varint(source), _read_varint(source)
-        found.append((tag >> 3, source.read(value) if tag & 7 == 2 else value))
-    return found
+        fields.append((tag >> 3, source.read(value) if tag & 7 == 2 else value))
+    return fields
 
 
 def _bytes(fields: Sequence[tuple[int, int | bytes]], field: int) -> bytes:

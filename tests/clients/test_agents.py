@@ -39,39 +39,39 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     """A node and its worker."""
-    asked = tmp_path / "asked"
-    asked.mkdir()
+    folder = tmp_path / "asked"
+    folder.mkdir()
     with Swarm(tmp_path) as swarm:
         node = swarm.start("node")
-        worker = swarm.start_worker("worker", str(asked), module="tests.workers.agent_worker")
+        worker = swarm.start_worker("worker", str(folder), module="tests.workers.agent_worker")
         asyncio.run(_introduce(node, worker.fields["url"]))
-        yield Place(node, asked)
+        yield Place(node, folder)
 
 
 async def _introduce(node: Node, url: str) -> None:
     async with connected() as client:
         body = {"project": "mine", "models": [{"model": "llama", "api": url, "type": 0}]}
-        seen = await client.post(node, "/api/v0/ai/project/register", body)
-        assert seen.status == 200, seen.body
+        answer = await client.post(node, "/api/v0/ai/project/register", body)
+        assert answer.status == 200, answer.body
         await client.listed([node], "llama")
 
 
 def _program(name: str, of: str) -> str:
     """Return an agent's own program; its launcher would need a Node.js beside it."""
-    found = [
+    paths = [
         path for path in (MODULES / of).rglob(name) if path.is_file() and os.access(path, os.X_OK)
     ]
-    if not found:
+    if not paths:
         pytest.skip(f"{name} is not installed; `make clients` installs it, or says why it cannot")
-    return str(found[0])
+    return str(paths[0])
 
 
-def _run(home: Path, words: list[str], settings: dict[str, str]) -> str:
+def _run(home: Path, command: list[str], settings: dict[str, str]) -> str:
     """Give an agent its task, in a folder of its own and with nothing of this environment; return what it said."""
     (home / "work").mkdir(parents=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "xterm", **settings}
     ran = subprocess.run(
-        words,
+        command,
         cwd=home / "work",
         env=env,
         stdin=subprocess.DEVNULL,
@@ -88,7 +88,7 @@ def _run(home: Path, words: list[str], settings: dict[str, str]) -> str:
 def _set(place: Place, section: str) -> dict[str, str]:
     """Return the variables that the guide sets for an agent, with this node in place of the guide's."""
     lines = re.findall(r"^export (.+)", section, re.MULTILINE)
-    pairs = (word.split("=", 1) for line in lines for word in line.split())
+    pairs = (assignment.split("=", 1) for line in lines for assignment in line.split())
     return {
         name: value.replace(SHOWN, place.node.http).replace('"$KEY"', "unused")
         for name, value in pairs
@@ -118,9 +118,9 @@ def test_claude_code_searches_for_a_tool_and_runs_a_command(place: Place, tmp_pa
         "DISABLE_ERROR_REPORTING": "1",
         "DISABLE_TELEMETRY": "1",
     }
-    words = [program, "-p", TASK, "--allowedTools", "Bash", "ToolSearch"]
-    said = _run(tmp_path / "home", words, _set(place, section) | quiet)
-    assert said.strip() == SAID
+    command = [program, "-p", TASK, "--allowedTools", "Bash", "ToolSearch"]
+    output = _run(tmp_path / "home", command, _set(place, section) | quiet)
+    assert output.strip() == SAID
     assert not _refused(place)
     *_, last = sorted(place.asked.iterdir())
     messages = orjson.loads(last.read_bytes())["messages"]
@@ -139,9 +139,9 @@ def test_codex_runs_a_command(place: Place, tmp_path: Path) -> None:
         written.replace(SHOWN, place.node.http) + "\n[analytics]\nenabled = false\n"
     )
     # The task runs here anyway, and not every kernel lets Codex make a sandbox.
-    words = [program, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", TASK]
-    said = _run(home, words, _set(place, section))
-    assert said.strip() == SAID
+    command = [program, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", TASK]
+    output = _run(home, command, _set(place, section))
+    assert output.strip() == SAID
     assert not _refused(place)
 
 
@@ -150,8 +150,8 @@ def test_aider_writes_a_file(place: Place, tmp_path: Path) -> None:
     if not program.exists():
         pytest.skip("aider is not installed; `make clients` installs it, or says why it cannot")
     section = GUIDE.partition("**aider**")[2].partition("\n## ")[0]
-    [words] = re.findall(r"^aider (.+)", section, re.MULTILINE)
+    [options] = re.findall(r"^aider (.+)", section, re.MULTILINE)
     quiet = ["--no-git", "--no-check-update", "--no-show-release-notes", "--analytics-disable"]
     task = ["--yes-always", "--message", TASK, "vine.txt"]
-    _run(tmp_path / "home", [str(program), *words.split(), *quiet, *task], _set(place, section))
+    _run(tmp_path / "home", [str(program), *options.split(), *quiet, *task], _set(place, section))
     assert not _refused(place)

@@ -29,14 +29,14 @@ Bridge = Callable[[str], str]
 @pytest.fixture(scope="module")
 def bridge(asked: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
     """Return a function that gives the URL of a bridge for a protocol."""
-    models = [word for name in MODELS for word in ("--model", name)]
+    models = [argument for name in MODELS for argument in ("--model", name)]
     with ProcessGroup(tmp_path_factory.mktemp("bridges")) as stage:
         urls: dict[str, str] = {}
 
         def start(dialect: str) -> str:
             if dialect not in urls:
-                words = ("--dialect", dialect, "--upstream", asked.http, *models)
-                actor = stage.start(dialect, "node", "bridge", *words)
+                options = ("--dialect", dialect, "--upstream", asked.http, *models)
+                actor = stage.start(dialect, "node", "bridge", *options)
                 urls[dialect] = f"http://{actor.fields[dialect]}"
             return urls[dialect]
 
@@ -47,15 +47,15 @@ def bridge(asked: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Br
 def test_a_client_sees_at_a_bridge_what_it_sees_at_a_node(
     client: Client, bridge: Bridge, tmp_path: Path
 ) -> None:
-    seen = run(client, bridge(ANSWERING[client.script]), home=tmp_path)
-    told: dict[str, Any] = seen.get("responses") or {
-        "text": seen["chat"],
-        "deltas": seen["stream"],
-        "calls": seen["tools"],
+    result = run(client, bridge(ANSWERING[client.script]), home=tmp_path)
+    texts: dict[str, Any] = result.get("responses") or {
+        "text": result["chat"],
+        "deltas": result["stream"],
+        "calls": result["tools"],
     }
-    assert told["text"].strip()
-    assert len([piece for piece in told["deltas"] if piece]) >= 3
-    assert read(told["calls"]) == [CALL, CALL]
-    assert set(seen.get("models", ())) <= set(MODELS)
-    assert seen["unknown"]["raised"] == client.unknown
-    assert seen["broken"]["raised"] == client.broken
+    assert texts["text"].strip()
+    assert len([piece for piece in texts["deltas"] if piece]) >= 3
+    assert read(texts["calls"]) == [CALL, CALL]
+    assert set(result.get("models", ())) <= set(MODELS)
+    assert result["unknown"]["raised"] == client.unknown
+    assert result["broken"]["raised"] == client.broken

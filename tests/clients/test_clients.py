@@ -14,16 +14,19 @@ pytestmark = pytest.mark.clients
 CALL = ("weather", {"city": "Paris"})
 
 
-def who(tries: str) -> pytest.MarkDecorator:
+def who(kind: str) -> pytest.MarkDecorator:
     """Run a test for each client that tries this."""
-    able = [client for client in CLIENTS if tries in client.tried]
+    able = [client for client in CLIENTS if kind in client.tried]
     return pytest.mark.parametrize("client", able, ids=str)
 
 
 def read(calls: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     """Return the calls of tools; some clients parse the arguments, others leave them as text."""
-    given = [(call["name"], call["arguments"]) for call in calls]
-    return [(name, json.loads(said) if isinstance(said, str) else said) for name, said in given]
+    pairs = [(call["name"], call["arguments"]) for call in calls]
+    return [
+        (name, json.loads(arguments) if isinstance(arguments, str) else arguments)
+        for name, arguments in pairs
+    ]
 
 
 @who("models")

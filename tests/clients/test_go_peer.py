@@ -41,10 +41,10 @@ def daemon() -> Iterator[GoDaemon]:
     # The path of a unix socket has to be short.
     with TemporaryDirectory() as folder:
         path = Path(folder) / "s"
-        words = ("-listen", f"/unix{path}", "-hostAddrs", "/ip4/127.0.0.1/tcp/0", "-pubsub", "-q")
+        options = ("-listen", f"/unix{path}", "-hostAddrs", "/ip4/127.0.0.1/tcp/0", "-pubsub", "-q")
         environment = {**os.environ, "GOLOG_LOG_LEVEL": "error"}
         with subprocess.Popen(
-            (program, *words), env=environment, stderr=subprocess.DEVNULL
+            (program, *options), env=environment, stderr=subprocess.DEVNULL
         ) as process:
             try:
                 yield GoDaemon(path)
@@ -65,15 +65,15 @@ async def test_two_nodes_meet_over_a_peer_in_go(
     one, two = nodes
     await until(daemon.is_there, within=5, otherwise="the daemon does not start")
 
-    with daemon.heard(TOPIC) as heard:
+    with daemon.heard(TOPIC) as messages:
         for node in nodes:
             daemon.connect(node.p2p)
             sent = secrets.token_bytes(32)
             assert daemon.ping(node.peer, sent) == sent
         records: set[str] = set()
         while records != {one.peer, two.peer}:
-            who, said = next(heard)
-            records |= {who} if said.startswith(RECORD) else set()
+            author, data = next(messages)
+            records |= {author} if data.startswith(RECORD) else set()
         # The daemon answers no comparison: news passes through it only after its heartbeats have taken both nodes into its mesh.
         await asyncio.sleep(3)
         for node in nodes:

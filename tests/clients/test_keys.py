@@ -68,7 +68,7 @@ def test_each_key_is_accepted_or_raises_the_right_error(
         "one too many": limited,
         "invited": OK,
     }
-    assert {case: told["class"] for case, told in raised.items()} == expected, raised
+    assert {case: outcome["class"] for case, outcome in raised.items()} == expected, raised
 
 
 def _run(node: Node, client: tuple[str, str], cases: Cases) -> dict[str, dict[str, str]]:
@@ -90,7 +90,7 @@ def _run(node: Node, client: tuple[str, str], cases: Cases) -> dict[str, dict[st
 async def _keys(node: Node) -> Cases:
     # The node remembers how much of its limits a name has used.
     of_client = token_hex(4)
-    wanted = {
+    settings = {
         "good": {},
         "ended": {"expires": 1.0},
         "out": {},
@@ -98,14 +98,14 @@ async def _keys(node: Node) -> Cases:
     }
     async with connected() as client:
         keys = [
-            {"name": f"{name}-{of_client}", "models": [MODEL], **said}
-            for name, said in wanted.items()
+            {"name": f"{name}-{of_client}", "models": [MODEL], **fields}
+            for name, fields in settings.items()
         ]
-        made = await _changed(client, node, "/api/v1/keys", {"keys": keys})
+        created = await _changed(client, node, "/api/v1/keys", {"keys": keys})
         await _changed(client, node, f"/api/v1/keys/out-{of_client}/revoke", {})
         invited = await _changed(client, node, "/api/v1/grants", {"models": [MODEL]})
-    assert isinstance(made["keys"], list)
-    of = {one["name"].partition("-")[0]: str(one["key"]) for one in made["keys"]}
+    assert isinstance(created["keys"], list)
+    of = {row["name"].partition("-")[0]: str(row["key"]) for row in created["keys"]}
     grant = str(invited["invitation"])
     return {
         "good": (of["good"], MODEL),
@@ -129,11 +129,11 @@ async def _register(node: Node, url: str) -> None:
 
 
 async def _changed(client: Client, node: Node, path: str, body: object) -> dict[str, object]:
-    seen = await client.post(node, path, body, headers=_operator(node))
-    assert seen.status == 200, seen.body
-    told = orjson.loads(seen.body)
-    assert isinstance(told, dict)
-    return told
+    response = await client.post(node, path, body, headers=_operator(node))
+    assert response.status == 200, response.body
+    answer = orjson.loads(response.body)
+    assert isinstance(answer, dict)
+    return answer
 
 
 def _operator(node: Node) -> dict[str, str]:

@@ -48,11 +48,11 @@ def program(name: str) -> Path:
     return path
 
 
-def run(folder: Path, *words: object) -> str:
+def run(folder: Path, *arguments: object) -> str:
     """Run a program that must find nothing, and return what it said."""
     env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     ran = subprocess.run(
-        [str(word) for word in words],
+        [str(argument) for argument in arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -71,6 +71,6 @@ def test_valid_requests_are_answered_as_the_description_says(node: Node, tmp_pat
 
 def test_schemathesis_finds_nothing(node: Node, tmp_path: Path) -> None:
     options = ("--no-color", "--config-file", CONFIG)
-    said = run(tmp_path, program("st"), *options, "run", f"{node.http}/openapi.json")
-    show("schemathesis", cases=said.partition("Test cases:")[2].strip().partition("\n")[0])
+    output = run(tmp_path, program("st"), *options, "run", f"{node.http}/openapi.json")
+    show("schemathesis", cases=output.partition("Test cases:")[2].strip().partition("\n")[0])
     assert " failed" not in node.log

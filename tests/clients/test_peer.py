@@ -34,13 +34,13 @@ def nodes(swarm: Swarm) -> list[Node]:
     return [point, other]
 
 
-def joined(swarm: Swarm, point: Node, model: str, *words: str) -> Actor:
+def joined(swarm: Swarm, point: Node, model: str, *arguments: str) -> Actor:
     """Start a peer in JavaScript and wait until it has joined."""
     program = next(ROOT.glob(NODE_JS), None)
     if program is None or not (PEER / "node_modules" / "libp2p").exists():
         pytest.skip("js-libp2p is not installed; `make clients` installs it, or says why it cannot")
     script = str(PEER / "peer.mjs")
-    command = (str(program), script, point.p2p, PROJECT, model, ANSWER, *words)
+    command = (str(program), script, point.p2p, PROJECT, model, ANSWER, *arguments)
     return swarm.start_program(model, *command)
 
 
@@ -77,13 +77,13 @@ async def test_requests_are_routed_to_the_peer_whole_and_in_a_stream(
 ) -> None:
     await client.listed(nodes, MODEL)
     for node in nodes:
-        seen = await client.chat(node, MODEL)
-        assert (seen.status, seen.node, seen.route) == (200, peer.fields["peer"], "direct")
-        assert ANSWER.encode() in seen.body
+        answer = await client.chat(node, MODEL)
+        assert (answer.status, answer.node, answer.route) == (200, peer.fields["peer"], "direct")
+        assert ANSWER.encode() in answer.body
         async with client.stream(node, MODEL) as response:
             assert response.status == 200
-            *told, last = [event async for event in events_of(response)]
-        deltas = [json.loads(event)["choices"][0]["delta"] for event in told]
+            *events, last = [event async for event in events_of(response)]
+        deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
         assert "".join(delta.get("content", "") for delta in deltas) == ANSWER
         assert last == "[DONE]"
 
@@ -130,7 +130,7 @@ async def test_the_peer_leaves_and_is_listed_no_more(
     assert peer.process.wait(20) == 0
     assert peer.process.stdout
     last = peer.process.stdout.read().decode()
-    said = dict(word.split("=") for word in last.split() if "=" in word)
+    counts = dict(pair.split("=") for pair in last.split() if "=" in pair)
     # The peer knew itself and both nodes, of which it heard without asking.
-    assert int(said["knew"]) >= 3
-    assert int(said["asked"]) >= 3
+    assert int(counts["knew"]) >= 3
+    assert int(counts["asked"]) >= 3

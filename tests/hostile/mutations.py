@@ -65,35 +65,33 @@ _VERSIONS = (
 
 def mutants(routes: Sequence[Route], seed: int) -> Iterator[bytes]:
     """Yield bad requests without end: mostly mutants, occasionally one from the corpus of refused requests."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     corpus = [sent for sent, _ in (*EVERYWHERE.values(), *PUBLIC.values()) if len(sent) < 200_000]
     while True:
-        for method, path in chance.sample(routes, len(routes)):
-            if chance.random() < 0.05:
-                yield chance.choice(corpus)
+        for method, path in rng.sample(routes, len(routes)):
+            if rng.random() < 0.05:
+                yield rng.choice(corpus)
                 continue
-            sent = _framed(*_wrong_body(method, path, chance), chance)
+            sent = _framed(*_wrong_body(method, path, rng), rng)
             if path in CHANGES_STANDING:
                 sent = b"X" + sent
-            for _ in range(chance.choice((0, 1, 1, 2))):
-                sent = chance.choice(_SPOILERS)(sent, chance)
+            for _ in range(rng.choice((0, 1, 1, 2))):
+                sent = rng.choice(_SPOILERS)(sent, rng)
             yield sent
 
 
-def _wrong_body(method: str, path: str, chance: random.Random) -> tuple[bytes, bytes, bytes, bytes]:
+def _wrong_body(method: str, path: str, rng: random.Random) -> tuple[bytes, bytes, bytes, bytes]:
     """Return method, path with a query, content type and body; one of them is wrong most of the time."""
     filled = path.replace("{model}", "tiny").encode()
-    if chance.random() < 0.3:
-        pairs = [
-            chance.choice(_BY_QUERY).encode() + b"=" + chance.choice(_NASTY_TEXTS) for _ in range(2)
-        ]
+    if rng.random() < 0.3:
+        pairs = [rng.choice(_BY_QUERY).encode() + b"=" + rng.choice(_NASTY_TEXTS) for _ in range(2)]
         filled += b"?" + b"&".join(pairs)
-    if "{" in path and chance.random() < 0.5:
-        filled = path.partition("{")[0].encode() + chance.choice(_NASTY_TEXTS)
+    if "{" in path and rng.random() < 0.5:
+        filled = path.partition("{")[0].encode() + rng.choice(_NASTY_TEXTS)
     kind, body = _body(path)
-    if chance.random() < 0.6:
-        body = chance.choice(_BODY_SPOILERS)(body, chance)
-    name = chance.choice(_METHODS) if chance.random() < 0.15 else method.encode()
+    if rng.random() < 0.6:
+        body = rng.choice(_BODY_SPOILERS)(body, rng)
+    name = rng.choice(_METHODS) if rng.random() < 0.15 else method.encode()
     return name, filled, kind, body
 
 
@@ -127,74 +125,74 @@ def _said(path: str) -> Mapping[str, object]:
             return {"model": "tiny", "input": "Hello!", "prompt": "a vine", "query": "q", "documents": ["a", "b"]}  # fmt: skip
 
 
-def _framed(method: bytes, path: bytes, kind: bytes, body: bytes, chance: random.Random) -> bytes:
+def _framed(method: bytes, path: bytes, kind: bytes, body: bytes, rng: random.Random) -> bytes:
     headers = [b"Content-Type: " + kind]
-    match chance.random():
+    match rng.random():
         case draw if draw < 0.1:
             headers.append(b"Content-Encoding: gzip")
-            body = _spoilt(gzip.compress(body), chance)
+            body = _spoilt(gzip.compress(body), rng)
         case draw if draw < 0.15:
             headers.append(b"Content-Encoding: deflate")
-            body = _spoilt(zlib.compress(body), chance)
-    if chance.random() < 0.2:
+            body = _spoilt(zlib.compress(body), rng)
+    if rng.random() < 0.2:
         headers.append(b"Transfer-Encoding: chunked")
         body = b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in (body[:7], body[7:]) if p) + b"0\r\n\r\n"  # fmt: skip
     else:
         headers.append(b"Content-Length: %d" % len(body))
-    version = chance.choice(_VERSIONS) if chance.random() < 0.05 else b"HTTP/1.1"
-    if chance.random() < 0.4:
-        headers.insert(chance.randrange(len(headers) + 1), chance.choice(_NASTY_HEADERS))
+    version = rng.choice(_VERSIONS) if rng.random() < 0.05 else b"HTTP/1.1"
+    if rng.random() < 0.4:
+        headers.insert(rng.randrange(len(headers) + 1), rng.choice(_NASTY_HEADERS))
     head = b"%b %b %b\r\n" % (method, path, version) + PLAIN_HOST
     return head + b"".join(header + b"\r\n" for header in headers) + b"\r\n" + body
 
 
-def _spoilt(sent: bytes, chance: random.Random) -> bytes:
+def _spoilt(sent: bytes, rng: random.Random) -> bytes:
     """Flip up to three bits, or none."""
     spoilt = bytearray(sent)
-    for _ in range(chance.choice((0, 1, 3))):
+    for _ in range(rng.choice((0, 1, 3))):
         if spoilt:
-            spoilt[chance.randrange(len(spoilt))] ^= 1 << chance.randrange(8)
+            spoilt[rng.randrange(len(spoilt))] ^= 1 << rng.randrange(8)
     return bytes(spoilt)
 
 
-def _inserted(sent: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(len(sent) + 1)
-    return sent[:at] + chance.choice(_BYTES) * chance.choice((1, 1, 2, 100)) + sent[at:]
+def _inserted(sent: bytes, rng: random.Random) -> bytes:
+    offset = rng.randrange(len(sent) + 1)
+    return sent[:offset] + rng.choice(_BYTES) * rng.choice((1, 1, 2, 100)) + sent[offset:]
 
 
-def _removed(sent: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(len(sent) + 1)
-    return sent[:at] + sent[at + chance.choice((1, 2, 10, 100)) :]
+def _removed(sent: bytes, rng: random.Random) -> bytes:
+    offset = rng.randrange(len(sent) + 1)
+    return sent[:offset] + sent[offset + rng.choice((1, 2, 10, 100)) :]
 
 
-def _repeated(sent: bytes, chance: random.Random) -> bytes:
-    start = chance.randrange(len(sent) + 1)
-    return sent[:start] + sent[start : start + chance.choice((5, 50, 500))] * 2 + sent[start:]
+def _repeated(sent: bytes, rng: random.Random) -> bytes:
+    start = rng.randrange(len(sent) + 1)
+    return sent[:start] + sent[start : start + rng.choice((5, 50, 500))] * 2 + sent[start:]
 
 
-def _broken_off(sent: bytes, chance: random.Random) -> bytes:
-    return sent[: chance.randrange(len(sent) + 1)]
+def _broken_off(sent: bytes, rng: random.Random) -> bytes:
+    return sent[: rng.randrange(len(sent) + 1)]
 
 
-def _value_replaced(body: bytes, chance: random.Random) -> bytes:
+def _value_replaced(body: bytes, rng: random.Random) -> bytes:
     """Replace a JSON value by a nasty one. Insert bytes into a body that holds no JSON value."""
-    starts = [at + 1 for at, byte in enumerate(body[:2_000]) if byte in b":[,"]
+    starts = [offset + 1 for offset, byte in enumerate(body[:2_000]) if byte in b":[,"]
     if not starts:
-        return _inserted(body, chance)
-    at = chance.choice(starts)
-    end = next((i for i in range(at, len(body)) if body[i] in b",}]"), len(body))
-    return body[:at] + chance.choice(_NASTY_VALUES) + body[end:]
+        return _inserted(body, rng)
+    offset = rng.choice(starts)
+    end = next((i for i in range(offset, len(body)) if body[i] in b",}]"), len(body))
+    return body[:offset] + rng.choice(_NASTY_VALUES) + body[end:]
 
 
-def _key_doubled(body: bytes, chance: random.Random) -> bytes:
+def _key_doubled(body: bytes, rng: random.Random) -> bytes:
     if body[:1] != b"{":
-        return _repeated(body, chance)
-    key = chance.choice((b'"model"', b'"Model"', b'"\\u006dodel"', b'"project"', b'"stream"', b'"node_id"'))  # fmt: skip
-    return b"{" + key + b":" + chance.choice(_NASTY_VALUES) + b"," + body[1:]
+        return _repeated(body, rng)
+    key = rng.choice((b'"model"', b'"Model"', b'"\\u006dodel"', b'"project"', b'"stream"', b'"node_id"'))  # fmt: skip
+    return b"{" + key + b":" + rng.choice(_NASTY_VALUES) + b"," + body[1:]
 
 
-def _of_another_kind(_: bytes, chance: random.Random) -> bytes:
-    return chance.choice((*_NASTY_VALUES, b"", b"model=tiny", b"\x00" * 500, b"--B--\r\n"))
+def _of_another_kind(_: bytes, rng: random.Random) -> bytes:
+    return rng.choice((*_NASTY_VALUES, b"", b"model=tiny", b"\x00" * 500, b"--B--\r\n"))
 
 
 _Spoiler = Callable[[bytes, random.Random], bytes]

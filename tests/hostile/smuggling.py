@@ -203,12 +203,12 @@ def _both_ways(headers: bytes, *, counts: Count) -> Mapping[str, Case]:
 
 def _disguised() -> Mapping[str, Case]:
     cases: dict[str, Case] = {}
-    for said, headers, counts in (
+    for title, headers, counts in (
         *((name, line, NONE) for name, line in _DISGUISES.items()),
         *((name, line, AT_MOST_ONE) for name, line in _LOOKALIKES.items()),
     ):
         for way, case in _both_ways(headers, counts=counts).items():
-            cases[f"coding, {said}: {way}"] = case
+            cases[f"coding, {title}: {way}"] = case
     return cases
 
 

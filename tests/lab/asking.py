@@ -53,26 +53,26 @@ class Asking:
     async def _ask(self) -> None:
         began = time.monotonic()
         try:
-            seen = await self.client.chat(self.node, self.model)
+            answer = await self.client.chat(self.node, self.model)
         except TimeoutError:
-            seen = Seen(UNANSWERED, {}, b"", time.monotonic() - began)
-        self.asked.append(Asked(began, seen))
+            answer = Seen(UNANSWERED, {}, b"", time.monotonic() - began)
+        self.asked.append(Asked(began, answer))
 
-    def check(self, what: str, *, since: float, routed_round: float = UNTIL_GIVEN_UP) -> None:
+    def check(self, label: str, *, since: float, routed_round: float = UNTIL_GIVEN_UP) -> None:
         """Check that every request was answered, and show figures.
 
         Apart from a few by chance, none took more than `routed_round` seconds, and none sent later than that after the
         fault was slow.
         """
-        failed = [asked for asked in self.asked if asked.seen.status != 200]
-        seconds = [asked.seen.seconds for asked in self.asked]
-        slow = [asked.at - since for asked in self.asked if asked.seen.seconds > SLOW]
-        after = [asked for asked in self.asked if asked.at > since + routed_round]
-        still_slow = [asked for asked in after if asked.seen.seconds > SLOW]
+        failed = [request for request in self.asked if request.seen.status != 200]
+        seconds = [request.seen.seconds for request in self.asked]
+        slow = [request.at - since for request in self.asked if request.seen.seconds > SLOW]
+        after = [request for request in self.asked if request.at > since + routed_round]
+        still_slow = [request for request in after if request.seen.seconds > SLOW]
         show(
-            f"{what}: asked at {self.node.name}",
+            f"{label}: asked at {self.node.name}",
             requests=str(len(seconds)),
-            failed=str(dict(Counter(asked.seen.status for asked in failed))),
+            failed=str(dict(Counter(request.seen.status for request in failed))),
             over_1_s=str(len(slow)),
             longest=max(seconds),
             p50=percentile(seconds, 0.5),
@@ -81,7 +81,7 @@ class Asking:
         assert len(seconds) > 5
         assert not failed, (failed[0].at - since, failed[0].seen)
         assert few(sum(took > routed_round for took in seconds), len(seconds)), sorted(seconds)
-        assert few(len(still_slow), len(after)), [asked.at - since for asked in still_slow]
+        assert few(len(still_slow), len(after)), [request.at - since for request in still_slow]
 
 
 async def watch(

@@ -65,23 +65,23 @@ class Queue:
         self._tell(_CONFIGURE, _attribute(1, struct.pack("!BBH", _BIND, 0, 0)))
         self._tell(_CONFIGURE, _attribute(2, struct.pack("!IB", 0, _META_ONLY)))
         self._tell(_CONFIGURE, _attribute(3, struct.pack("!I", MOST_HELD)))
-        whole = struct.pack("!I", _KEEP_WHOLE)
-        self._tell(_CONFIGURE, _attribute(4, whole) + _attribute(5, whole))
+        length = struct.pack("!I", _KEEP_WHOLE)
+        self._tell(_CONFIGURE, _attribute(4, length) + _attribute(5, length))
         self.socket.setblocking(False)
 
     def arrived(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """Yield number and direction of the packets that came since the last call."""
         while True:
             try:
-                heard = self.socket.recv(65_536)
+                data = self.socket.recv(65_536)
             except BlockingIOError:
                 return
-            at = 0
-            while at + 16 <= len(heard):
-                length, kind = struct.unpack_from("=IH", heard, at)
+            offset = 0
+            while offset + 16 <= len(data):
+                length, kind = struct.unpack_from("=IH", data, offset)
                 if kind == _PACKET:
-                    yield _packet(heard, at + 20, at + length)
-                at += (length + 3) & ~3
+                    yield _packet(data, offset + 20, offset + length)
+                offset += (length + 3) & ~3
 
     def let_go(self, number: int) -> None:
         """Send a packet on."""
@@ -96,14 +96,14 @@ def _attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
-def _packet(heard: bytes, at: int, end: int) -> tuple[int, tuple[int, int]]:
-    said = {_ID: 0, _FROM: 0, _TO: 0}
-    while at + 8 <= end:
-        length, kind = struct.unpack_from("=HH", heard, at)
-        if kind & 0x7FFF in said:
-            (said[kind & 0x7FFF],) = struct.unpack_from("!I", heard, at + 4)
-        at += (length + 3) & ~3
-    return said[_ID], (said[_FROM], said[_TO])
+def _packet(data: bytes, offset: int, end: int) -> tuple[int, tuple[int, int]]:
+    values = {_ID: 0, _FROM: 0, _TO: 0}
+    while offset + 8 <= end:
+        length, kind = struct.unpack_from("=HH", data, offset)
+        if kind & 0x7FFF in values:
+            (values[kind & 0x7FFF],) = struct.unpack_from("!I", data, offset + 4)
+        offset += (length + 3) & ~3
+    return values[_ID], (values[_FROM], values[_TO])
 
 
 def hold(queue: Queue, seconds: float, jitter: float) -> None:

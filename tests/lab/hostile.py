@@ -71,8 +71,8 @@ class Hostile:
             while line := await asyncio.to_thread(sys.stdin.readline):
                 verb, *rest = line.split()
                 began = time.monotonic()
-                said = await self._do(verb, *rest)
-                print(json.dumps({**said, "seconds": time.monotonic() - began}), flush=True)
+                report = await self._do(verb, *rest)
+                print(json.dumps({**report, "seconds": time.monotonic() - began}), flush=True)
             listening.cancel()
 
     async def _do(self, verb: str, argument: str = "") -> dict[str, int]:
@@ -88,48 +88,50 @@ class Hostile:
             # The oldest frames, since the models in them were withdrawn later.
             self._captured = self._captured or self._heard[:_MOST_REPLAYED]
             frames = self._captured
-        return await self._each([frames[at : at + _EACH] for at in range(0, len(frames), _EACH)])
+        return await self._each(
+            [frames[start : start + _EACH] for start in range(0, len(frames), _EACH)]
+        )
 
     def _forgeries(self, victim: str) -> Iterable[bytes]:
         """Yield forgeries of the victim's next twenty records, each with three wrong signatures."""
-        words = map(wire.decode, self._heard)
-        *_, last = (w for w in words if isinstance(w, Signed) and w.record.node == victim)
+        messages = map(wire.decode, self._heard)
+        *_, last = (w for w in messages if isinstance(w, Signed) and w.record.node == victim)
         key, signature = last.frame[_KEY], last.frame[_SIGNATURE]
         for ahead in range(1, 21):
             version = Version(last.record.version.epoch + ahead, 1)
             services = (Service("forged", f"forged-{ahead}"),)
             later = replace(last.record, version=version, services=services)
-            ours = wire.encode_record(later, self._identity).frame
-            body = ours[wire.HEADER_BYTES :]
-            for wrong in (ours[_SIGNATURE], signature, bytes(SIGNATURE_BYTES)):
-                yield ours[:2] + key + wrong + body
+            own = wire.encode_record(later, self._identity).frame
+            body = own[wire.HEADER_BYTES :]
+            for wrong in (own[_SIGNATURE], signature, bytes(SIGNATURE_BYTES)):
+                yield own[:2] + key + wrong + body
 
     async def _flood(self, identities: int) -> dict[str, int]:
         """Push records through as many peers as it takes to get all of them in."""
         frames = [_record(Identity(os.urandom(32))) for _ in range(identities)]
-        parts = [frames[at : at + AT_ONCE] for at in range(0, len(frames), AT_ONCE)]
+        parts = [frames[start : start + AT_ONCE] for start in range(0, len(frames), AT_ONCE)]
         return await self._each(parts, together=True)
 
     async def _each(
         self, parts: Sequence[list[bytes]], *, together: bool = False
     ) -> dict[str, int]:
         """Send each part through a peer of its own; return what was sent and what came of it."""
-        said: Counter[str] = Counter(identities=len(parts), frames=sum(map(len, parts)))
+        counts: Counter[str] = Counter(identities=len(parts), frames=sum(map(len, parts)))
         rest = iter(parts)
 
         async def go_on() -> None:
             for part in rest:
                 async with self._taking_part(Identity(os.urandom(32)), self._elsewhere) as mesh:
-                    said.update(await self._say(mesh, part, together=together))
+                    counts.update(await self._say(mesh, part, together=together))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
                 group.create_task(go_on())
-        return dict(said)
+        return dict(counts)
 
     async def _say(self, mesh: LibP2PMesh, frames: list[bytes], *, together: bool) -> Counter[str]:
         """Push frames to every neighbour, all in one push; or publish them, and push each alone."""
-        said: Counter[str] = Counter(pushes_taken=0, pushes_refused=0)
+        counts: Counter[str] = Counter(pushes_taken=0, pushes_refused=0)
         if not together:
             await asyncio.sleep(_SETTLE)
             for frame in frames:
@@ -140,10 +142,10 @@ class Hostile:
                 try:
                     await mesh.ask(connection.peer, question, timeout=5)
                 except PeerUnreachable:
-                    said["pushes_refused"] += 1
+                    counts["pushes_refused"] += 1
                 else:
-                    said["pushes_taken"] += 1
-        return said
+                    counts["pushes_taken"] += 1
+        return counts
 
     @asynccontextmanager
     async def _taking_part(self, identity: Identity, listen: str) -> AsyncIterator[LibP2PMesh]:

@@ -58,7 +58,7 @@ class Lab:
         clock: Clock | None = None,
     ) -> Node:
         """Run a host's node, which dials the nodes of some hosts; a host's second node finds the first one's files."""
-        place = (
+        addresses = (
             f"--http={self.network.own_address(host)}:{HTTP_PORT}",
             f"--listen=/ip4/{listen or self.network.address(host)}/tcp/{MESH_PORT}",
             f"--data-dir={self._folder(host)}",
@@ -66,7 +66,7 @@ class Lab:
             "--no-mdns",  # which nodes a node knows is what the tests are about
         )
         dialled = [f"--bootstrap={self.mesh_address(other)}" for other in known if other != host]
-        command = self.command(host, "node", "up", *place, *dialled, *options)
+        command = self.command(host, "node", "up", *addresses, *dialled, *options)
         actor = self._run(f"h{host}", *(clock.command(*command) if clock else command))
         return Node(Start(f"h{host}"), actor, self._folder(host))
 
@@ -120,8 +120,8 @@ def any_order(hosts: Iterable[int], *, last: int) -> list[int]:
 async def connected(network: Network) -> AsyncIterator[Client]:
     """Open a client that asks each node from that node's own host, so that no fault stands between the two."""
 
-    def on_its_host(where: aiohttp.AddrInfoType) -> socket.socket:
-        family, kind, protocol, _, (address, *_) = where
+    def on_its_host(address_info: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, (address, *_) = address_info
         return network.socket_to(address, family, kind, protocol)
 
     timeout = aiohttp.ClientTimeout(total=30, sock_connect=5)

@@ -63,7 +63,7 @@ class NatNetwork(Network):
         _run("ip", "-n", own, "route", "add", "default", "via", _GATEWAY)
         with _visiting(router):
             _FORWARDING.write_text("1")
-        _run("ip", "netns", "exec", router, "nft", "-f", "-", given=_RULES)
+        _run("ip", "netns", "exec", router, "nft", "-f", "-", stdin=_RULES)
 
     def _lead_nowhere(self, namespace: str) -> None:
         # As on the Internet, a packet to an address that no host has gets no answer at all.

@@ -166,8 +166,8 @@ class Network:
 
     def give_address(self, host: int) -> None:
         """Give a host its address back."""
-        own = self.namespace(host)
-        _run("ip", "-n", own, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+        namespace = self.namespace(host)
+        _run("ip", "-n", namespace, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
 
     def _build(self) -> None:
         core = self.namespace(_CORE)
@@ -175,14 +175,25 @@ class Network:
         _run("ip", "-n", core, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", core, "link", "set", "bridge", "up")
         for host in self.hosts:
-            own = self.namespace(host)
-            _run("ip", "netns", "add", own)
-            ends = ("eth0", "netns", own, "type", "veth", "peer", "name", f"h{host}", "netns", core)
+            namespace = self.namespace(host)
+            _run("ip", "netns", "add", namespace)
+            ends = (
+                "eth0",
+                "netns",
+                namespace,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"h{host}",
+                "netns",
+                core,
+            )
             _run("ip", "link", "add", *ends)
             _run("ip", "-n", core, "link", "set", f"h{host}", "master", "bridge", "up")
             self.give_address(host)
-            _run("ip", "-n", own, "link", "set", "lo", "up")
-            _run("ip", "-n", own, "link", "set", "eth0", "up")
+            _run("ip", "-n", namespace, "link", "set", "lo", "up")
+            _run("ip", "-n", namespace, "link", "set", "eth0", "up")
         self._apply()
 
     def _apply(self) -> None:
@@ -196,7 +207,7 @@ class Network:
         table = "table bridge lab"
         chain = f"chain faults {{\ntype filter hook forward priority 0;\n{body}\n}}"
         script = f"{table}\ndelete {table}\n{table} {{\n{chain}\n}}\n"
-        _run("ip", "netns", "exec", self.namespace(_CORE), "nft", "-f", "-", given=script)
+        _run("ip", "netns", "exec", self.namespace(_CORE), "nft", "-f", "-", stdin=script)
 
     def _undo(self) -> None:
         self._delay.close()
@@ -252,13 +263,13 @@ def _set(descriptor: int) -> None:
         raise LabError(f"setns: {os.strerror(number)}")
 
 
-def _run(*command: str, given: str = "") -> str:
+def _run(*command: str, stdin: str = "") -> str:
     done = subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=30, check=False
+        command, input=stdin, capture_output=True, text=True, timeout=30, check=False
     )
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise LabError(f"{' '.join(command)}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())
+        raise LabError(f"{' '.join(command)}: {output}")
     return done.stdout
 
 

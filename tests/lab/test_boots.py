@@ -51,7 +51,7 @@ async def test_five_nodes_meet_in_whatever_order_they_are_switched_on(
     listed = await client.listed(five, "boot")
     equal = await client.agreed(five, within=10)
     answers = [await client.chat(node, "boot") for node in five]
-    assert {(seen.status, seen.node) for seen in answers} == {(200, five[3].peer)}
+    assert {(answer.status, answer.node) for answer in answers} == {(200, five[3].peer)}
     show("cold boot", met_after_the_last_was_ready=met, listed=listed, digests_equal=equal)
 
 
@@ -59,7 +59,7 @@ async def test_a_node_that_loses_power_again_and_again_keeps_its_name_and_its_mo
     five: list[Node], booted: dict[str, Node], lab: Lab, client: Client
 ) -> None:
     victim, asked = five[4], five[1]
-    peer, chance = victim.peer, random.Random(7)
+    peer, rng = victim.peer, random.Random(7)
     url = await asyncio.to_thread(lab.worker, 5)
     await client.register(victim, "kept", ["kept"], url)
     acknowledged = {"kept"}
@@ -68,7 +68,7 @@ async def test_a_node_that_loses_power_again_and_again_keeps_its_name_and_its_mo
     for turn in range(POWER_CUTS):
         async with asyncio.TaskGroup() as group:
             group.create_task(_register_until_it_dies(client, victim, turn, acknowledged))
-            await asyncio.sleep(chance.uniform(0.0, 1.0))
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
             await asyncio.to_thread(lab.kill, victim)
         began = time.monotonic()
         victim = booted["h5"] = await asyncio.to_thread(lab.start, 5)
@@ -100,10 +100,10 @@ async def _register_until_it_dies(
         model = f"kept-{turn}-{number}"
         row = {"project": "kept", "model": model, "api": NOWHERE, "type": 0}
         try:
-            seen = await client.post(node, "/api/v0/ai/model/register", row)
+            answer = await client.post(node, "/api/v0/ai/model/register", row)
         except aiohttp.ClientError:
             return
-        if seen.status == 200:
+        if answer.status == 200:
             acknowledged.add(model)
         await asyncio.sleep(0.02)
 
@@ -112,8 +112,8 @@ async def _routed(client: Client, asked: Node, by: Node) -> float:
     """Ask `asked` until the answer comes from `by`; return the seconds."""
     began = time.monotonic()
     while True:
-        seen = await client.chat(asked, "kept")
-        if (seen.status, seen.node) == (200, by.peer):
+        answer = await client.chat(asked, "kept")
+        if (answer.status, answer.node) == (200, by.peer):
             return time.monotonic() - began
-        assert time.monotonic() - began < 20, seen
+        assert time.monotonic() - began < 20, answer
         await asyncio.sleep(0.05)

@@ -58,8 +58,8 @@ async def test_nodes_with_clocks_an_hour_off_meet_list_and_route_as_usual(
         await client.register(node, "clock", [f"at-{node.name}"], url)
     listed = await client.listed(started, *(f"at-{node.name}" for node in started))
     for asked, by in permutations(started, 2):
-        seen = await client.chat(asked, f"at-{by.name}")
-        assert (seen.status, seen.node, seen.route) == (200, by.peer, "direct"), seen
+        answer = await client.chat(asked, f"at-{by.name}")
+        assert (answer.status, answer.node, answer.route) == (200, by.peer, "direct"), answer
     equal = await client.agreed(started)
     show("an hour wrong", met=met, listed=listed, digests_equal=equal)
 
@@ -77,8 +77,8 @@ async def test_a_clock_that_jumps_while_its_node_runs_disturbs_no_node_and_no_re
     changes: list[tuple[float, str, str]] = []
     news: list[float] = []
     async with asyncio.TaskGroup() as group:
-        for one in asking:
-            group.create_task(one.run())
+        for asker in asking:
+            group.create_task(asker.run())
         group.create_task(watch(client, started, changes, seconds=12.0))
         for number, ahead in enumerate((-HOUR, 24 * HOUR, 0)):
             clocks[2].jump(ahead)
@@ -86,11 +86,11 @@ async def test_a_clock_that_jumps_while_its_node_runs_disturbs_no_node_and_no_re
             await client.register(jumping, "jump", [f"jump-{number}"], NOWHERE)
             news.append(await client.listed(started, f"jump-{number}"))
             await asyncio.sleep(3)
-        for one in asking:
-            one.end()
-    longest = max(asked.seen.seconds for one in asking for asked in one.asked)
-    for one in asking:
-        one.check("a clock that jumps", since=began)
+        for asker in asking:
+            asker.end()
+    longest = max(request.seen.seconds for asker in asking for request in asker.asked)
+    for asker in asking:
+        asker.check("a clock that jumps", since=began)
     show("a clock that jumps", news_visible_max=max(news), longest=longest)
     assert not changes
     await client.agreed(started)
@@ -130,8 +130,8 @@ async def test_a_node_that_lost_its_disk_and_runs_an_hour_behind_still_replaces_
 
 def _lose_disk(folder: Path) -> None:
     """Leave a node nothing but its key."""
-    kept = folder / "identity.key"
-    assert kept.exists()
+    key_file = folder / "identity.key"
+    assert key_file.exists()
     for path in folder.iterdir():
-        if path != kept:
+        if path != key_file:
             path.unlink()

@@ -45,9 +45,9 @@ async def _gone(client: Client, nodes: Sequence[Node], *models: str, within: flo
 
 
 async def _ask_once(client: Client, node: Node, model: str, *, by: Node) -> float:
-    seen = await client.chat(node, model)
-    assert (seen.status, seen.node) == (200, by.peer), seen
-    return seen.seconds
+    answer = await client.chat(node, model)
+    assert (answer.status, answer.node) == (200, by.peer), answer
+    return answer.seconds
 
 
 @pytest.mark.parametrize("seconds", PARTITIONS)
@@ -64,17 +64,17 @@ async def test_both_sides_of_a_partition_keep_serving_and_are_one_mesh_again_aft
     network.partition({1, 2}, {3, 4, 5})
     asking = [Asking(client, five[0], "both"), Asking(client, five[2], "both")]
     async with asyncio.TaskGroup() as group:
-        for one in asking:
-            group.create_task(one.run())
+        for asker in asking:
+            group.create_task(asker.run())
         news = await _changes_on_both_sides(client, five, workers)
         await _sides_know_of_each_other(client, five[:2], five[2:], began)
         await asyncio.sleep(began + seconds - time.monotonic())
         assert "right-new" not in await client.models(five[0])
         assert "left-new" not in await client.models(five[2])
-        for one in asking:
-            one.end()
-    for one in asking:
-        one.check(f"{seconds:g} s partition", since=began)
+        for asker in asking:
+            asker.end()
+    for asker in asking:
+        asker.check(f"{seconds:g} s partition", since=began)
     healed = time.monotonic()
     network.heal()
     equal = await client.agreed(five, within=10)
@@ -104,12 +104,12 @@ async def _sides_know_of_each_other(
     async def all_lost() -> bool:
         lost = 0
         for node, other in across:
-            seen = (await client.told(node))[other.peer]
-            assert seen["since"] <= time.monotonic() - began or seen["state"] == "alive", seen
-            if seen["state"] in ("suspect", "unreachable"):
+            row = (await client.told(node))[other.peer]
+            assert row["since"] <= time.monotonic() - began or row["state"] == "alive", row
+            if row["state"] in ("suspect", "unreachable"):
                 doubted.add((node.name, other.name))
-                assert seen["evidence"] in FAILURES, seen
-            lost += seen["state"] == "lost" and seen["evidence"] in ("doubt", "silence")
+                assert row["evidence"] in FAILURES, row
+            lost += row["state"] == "lost" and row["evidence"] in ("doubt", "silence")
         return lost == len(across)
 
     await until(all_lost, within=15, otherwise="not every node counts the other side as lost")
@@ -215,14 +215,14 @@ async def test_a_node_whose_cable_was_pulled_rejoins_with_its_changes_once_the_c
 async def _ends_know_of_the_cut(client: Client, nodes: Sequence[Node], *, elapsed: float) -> None:
     """Check what operators are told at both ends of a cut between the first two nodes, and at the other nodes."""
     for node, other in permutations(nodes, 2):
-        seen = (await client.told(node))[other.peer]
+        row = (await client.told(node))[other.peer]
         if {node.peer, other.peer} == {end.peer for end in nodes[:2]}:
-            assert seen["state"] == "unreachable", seen
-            assert seen["evidence"] in FAILURES, seen
-            assert elapsed - 10 < seen["since"] < elapsed, seen
-            assert seen["why"]
+            assert row["state"] == "unreachable", row
+            assert row["evidence"] in FAILURES, row
+            assert elapsed - 10 < row["since"] < elapsed, row
+            assert row["why"]
         else:
-            assert seen["state"] == "alive", seen
+            assert row["state"] == "alive", row
 
 
 async def test_after_a_cut_in_one_direction_no_node_counts_as_dead_and_requests_go_another_way(
@@ -242,10 +242,10 @@ async def test_after_a_cut_in_one_direction_no_node_counts_as_dead_and_requests_
         await watch(client, five, changes, seconds=30.0)
         asking.end()
     asking.check("one-way cut", since=began, routed_round=ROUTED_ROUND)
-    by_node = Counter(who for _, who, _ in changes)
+    by_node = Counter(name for _, name, _ in changes)
     late = [change for change in changes if change[0] > began + 10]
-    for at, who, change in changes:
-        print(f"  {at - began:5.1f} s {who}: {change}")
+    for changed_at, name, change in changes:
+        print(f"  {changed_at - began:5.1f} s {name}: {change}")
     show(
         "one-way cut",
         changes_of_a_view_in_30_s=str(len(changes)),
@@ -258,8 +258,8 @@ async def test_after_a_cut_in_one_direction_no_node_counts_as_dead_and_requests_
     met = await client.met(five, within=20)
 
     async def reached() -> bool:
-        seen = await client.chat(five[0], "mute")
-        return (seen.status, seen.node) == (200, five[1].peer)
+        answer = await client.chat(five[0], "mute")
+        return (answer.status, answer.node) == (200, five[1].peer)
 
     await until(reached, within=ACROSS, otherwise="requests do not cross what was cut")
     # Only the two ends of the cut may doubt, and only each other; no node is declared dead.

@@ -26,8 +26,8 @@ async def test_nodes_of_one_network_without_configured_peers_find_serve_and_reme
     url = await asyncio.to_thread(lab.worker, 1)
     await client.register(one, "found", ["found"], url)
     await client.listed([two], "found")
-    seen = await client.chat(two, "found")
-    assert (seen.status, seen.node) == (200, one.peer)
+    answer = await client.chat(two, "found")
+    assert (answer.status, answer.node) == (200, one.peer)
     assert await _origins(client, [one, two]) == {"mdns", "inbound"}
 
     await asyncio.to_thread(lab.kill, two)
@@ -62,9 +62,9 @@ async def test_strangers_that_know_one_rendezvous_point_serve_each_other_and_go_
     lab: Lab, client: Client
 ) -> None:
     point = await asyncio.to_thread(lab.start, 4, "--rendezvous-point", known=())
-    asked = f"--rendezvous={lab.mesh_address(4)}"
+    rendezvous = f"--rendezvous={lab.mesh_address(4)}"
     start = partial(lab.start, known=())
-    five, six = [await asyncio.to_thread(start, host, asked) for host in (5, 6)]
+    five, six = [await asyncio.to_thread(start, host, rendezvous) for host in (5, 6)]
     met = await client.met([five, six], within=20)
     url = await asyncio.to_thread(lab.worker, 5)
     await client.register(five, "stranger", ["stranger"], url)
@@ -73,10 +73,10 @@ async def test_strangers_that_know_one_rendezvous_point_serve_each_other_and_go_
     await until(
         partial(_alone_together, client, five, six), within=20, otherwise="the point still counts"
     )
-    seen = await client.chat(six, "stranger")
-    assert (seen.status, seen.node) == (200, five.peer)
+    answer = await client.chat(six, "stranger")
+    assert (answer.status, answer.node) == (200, five.peer)
     await asyncio.to_thread(lab.kill, six)
-    six = await asyncio.to_thread(start, 6, asked)
+    six = await asyncio.to_thread(start, 6, rendezvous)
     again = await client.met([five, six], within=20)
     show("found at a point", met_after_the_second_was_ready=met, again_without_the_point=again)
 

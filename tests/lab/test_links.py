@@ -77,8 +77,8 @@ async def test_no_node_is_declared_dead_on_slow_links_with_2_percent_loss(
     samples, absent, states = 0, Counter[str](), Counter[str]()
     asking = [Asking(client, five[0], model, every=1.0) for model in models]
     async with asyncio.TaskGroup() as group:
-        for one in asking:
-            group.create_task(one.run())
+        for asker in asking:
+            group.create_task(asker.run())
         while time.monotonic() < began + LOSSY:
             next_look = time.monotonic() + 0.2
             samples += len(five)
@@ -87,10 +87,10 @@ async def test_no_node_is_declared_dead_on_slow_links_with_2_percent_loss(
                 absent.update(f"{model} at {node.name}" for model in models if model not in names)
                 states.update(view.get(other.peer, "gone") for other in five if other != node)
             await asyncio.sleep(max(0.0, next_look - time.monotonic()))
-        for one in asking:
-            one.end()
-    for one in asking:
-        one.check("100 ms, 2 % loss", since=began)
+        for asker in asking:
+            asker.end()
+    for asker in asking:
+        asker.check("100 ms, 2 % loss", since=began)
     show(
         "100 ms, 2 % loss",
         seconds=time.monotonic() - began,
@@ -124,8 +124,8 @@ async def test_silence_of_a_node_on_slow_lossy_links_diverts_requests_and_remove
     network.lose(2.0)
     asking = [Asking(client, node, "slow", every=0.2) for node in (five[0], five[3])]
     async with asyncio.TaskGroup() as group:
-        for one in asking:
-            group.create_task(one.run())
+        for asker in asking:
+            group.create_task(asker.run())
         await asyncio.sleep(3)
         began = time.monotonic()
         if silence == "frozen":
@@ -133,16 +133,16 @@ async def test_silence_of_a_node_on_slow_lossy_links_diverts_requests_and_remove
         else:
             network.isolate(2)
         gone = await _out_of_view(client, others, silent)
-        for one in asking:
-            one.end()
-    what = f"{silence}, 50 ms, 2 % loss"
-    for one in asking:
-        one.check(what, since=began, routed_round=ROUTED_ROUND)
+        for asker in asking:
+            asker.end()
+    label = f"{silence}, 50 ms, 2 % loss"
+    for asker in asking:
+        asker.check(label, since=began, routed_round=ROUTED_ROUND)
     network.heal()
     lab.thaw(silent)
     back = await client.met(five, within=30)
     show(
-        what,
+        label,
         out_of_every_live_view_after=gone,
         back_after=back,
     )

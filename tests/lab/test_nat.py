@@ -75,50 +75,50 @@ async def _at_relays(client: Client, asked: Node, hidden: Node, count: int) -> f
 
 async def _routed(client: Client, asker: Node, by: Node, *, seconds: float) -> list[Seen]:
     """Ask a few times a second; every request is answered."""
-    seen = []
+    answers = []
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
-        seen.append(await client.chat(asker, MODEL))
-        assert (seen[-1].status, seen[-1].node) == (200, by.peer), seen[-1]
+        answers.append(await client.chat(asker, MODEL))
+        assert (answers[-1].status, answers[-1].node) == (200, by.peer), answers[-1]
         await asyncio.sleep(0.1)
-    return seen
+    return answers
 
 
-def _at_once(seen: Sequence[Seen]) -> None:
+def _at_once(answers: Sequence[Seen]) -> None:
     """Check that no request waits for an address that is known to be dead."""
-    assert few(sum(answer.seconds > 1 for answer in seen), len(seen))
+    assert few(sum(answer.seconds > 1 for answer in answers), len(answers))
 
 
-def _show(what: str, seen: Sequence[Seen]) -> None:
-    later = [answer.seconds for answer in seen[1:]]
+def _show(label: str, answers: Sequence[Seen]) -> None:
+    later = [answer.seconds for answer in answers[1:]]
     show(
-        what,
-        first=seen[0].seconds,
-        second=seen[1].seconds,
+        label,
+        first=answers[0].seconds,
+        second=answers[1].seconds,
         longest_after_the_first=max(later),
-        routes=str(dict(Counter(answer.route for answer in seen))),
-        first_direct=str(next((n for n, a in enumerate(seen) if a.route == "direct"), None)),
+        routes=str(dict(Counter(answer.route for answer in answers))),
+        first_direct=str(next((n for n, a in enumerate(answers) if a.route == "direct"), None)),
     )
 
 
 async def test_a_hidden_node_is_asked_through_a_relay_and_soon_directly(
     nodes: list[Node], client: Client
 ) -> None:
-    seen = await _routed(client, nodes[2], nodes[3], seconds=6)
-    _show("open host asks a hidden one", seen)
-    assert seen[0].route == "relay"
-    assert seen[-1].route == "direct"
-    _at_once(seen[1:])
+    answers = await _routed(client, nodes[2], nodes[3], seconds=6)
+    _show("open host asks a hidden one", answers)
+    assert answers[0].route == "relay"
+    assert answers[-1].route == "direct"
+    _at_once(answers[1:])
 
 
 async def test_two_hidden_nodes_talk_through_a_relay_and_wait_for_dead_addresses_once(
     nodes: list[Node], client: Client
 ) -> None:
-    seen = await _routed(client, nodes[4], nodes[3], seconds=6)
-    _show("hidden host asks a hidden one", seen)
-    assert {answer.route for answer in seen} == {"relay"}
-    assert seen[0].seconds < SLACK * DIALLED
-    _at_once(seen[1:])
+    answers = await _routed(client, nodes[4], nodes[3], seconds=6)
+    _show("hidden host asks a hidden one", answers)
+    assert {answer.route for answer in answers} == {"relay"}
+    assert answers[0].seconds < SLACK * DIALLED
+    _at_once(answers[1:])
 
 
 async def test_events_come_one_by_one_through_a_relay_and_hanging_up_reaches_the_worker(
@@ -140,8 +140,8 @@ async def test_events_come_one_by_one_through_a_relay_and_hanging_up_reaches_the
         async for _ in events_of(response):
             break
         assert await busy()
-    left = await until(idle, within=2, otherwise="the worker goes on for nobody")
-    show("hung up through a relay", worker_free_after=left)
+    free_after = await until(idle, within=2, otherwise="the worker goes on for nobody")
+    show("hung up through a relay", worker_free_after=free_after)
     await client.unregister(hidden, SLOW)
 
 
@@ -154,8 +154,8 @@ async def test_a_relay_that_dies_is_replaced_by_the_other_one_then_by_a_member_t
     lab.kill(nodes[0])
 
     async def answered() -> bool:
-        seen = await client.chat(asker, MODEL)
-        return (seen.status, seen.node) == (200, hidden.peer)
+        answer = await client.chat(asker, MODEL)
+        return (answer.status, answer.node) == (200, hidden.peer)
 
     by_the_other = await until(answered, within=20, otherwise="the other relay does not help")
     await _at_relays(client, nodes[1], hidden, 1)

@@ -20,14 +20,14 @@ def _hears(network: Network, source: int, target: int) -> bool:
     """Whether a datagram from one host reaches another."""
     address = (network.address(target), 7777)
     with (
-        network.socket_on(target, socket.AF_INET, socket.SOCK_DGRAM, 0) as there,
+        network.socket_on(target, socket.AF_INET, socket.SOCK_DGRAM, 0) as receiver,
         network.socket_on(source, socket.AF_INET, socket.SOCK_DGRAM, 0) as here,
     ):
-        there.bind(address)
-        there.settimeout(0.4)
+        receiver.bind(address)
+        receiver.settimeout(0.4)
         here.sendto(b"?", address)
         try:
-            return there.recv(1) == b"?"
+            return receiver.recv(1) == b"?"
         except TimeoutError:
             return False
 
@@ -58,14 +58,14 @@ def _travels(network: Network, source: int, target: int) -> float:
     """Return how long a datagram from one host is on its way to another."""
     address = (network.address(target), 7777)
     with (
-        network.socket_on(target, socket.AF_INET, socket.SOCK_DGRAM, 0) as there,
+        network.socket_on(target, socket.AF_INET, socket.SOCK_DGRAM, 0) as receiver,
         network.socket_on(source, socket.AF_INET, socket.SOCK_DGRAM, 0) as here,
     ):
-        there.bind(address)
-        there.settimeout(2)
+        receiver.bind(address)
+        receiver.settimeout(2)
         began = time.monotonic()
         here.sendto(b"?", address)
-        there.recv(1)
+        receiver.recv(1)
         return time.monotonic() - began
 
 
@@ -122,8 +122,8 @@ async def test_nothing_is_left_of_a_run_that_is_killed(
 def _inside(namespace: str) -> set[int]:
     """Return the processes in a namespace; none where there is no such namespace."""
     command = ["ip", "netns", "pids", namespace]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    return set(map(int, found.stdout.split()))
+    result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return set(map(int, result.stdout.split()))
 
 
 def _interfaces() -> set[str]:
@@ -140,9 +140,9 @@ def _runs(process: int) -> bool:
 
 
 def test_namespaces_left_behind_by_an_owner_that_is_gone_are_swept(possible: None) -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait(10)
-    name = f"{PREFIX}-{gone.pid}-1"
+    ended = subprocess.Popen(["true"])
+    ended.wait(10)
+    name = f"{PREFIX}-{ended.pid}-1"
     subprocess.run(["ip", "netns", "add", name], check=True)
     sweep()
     assert not (NAMED / name).exists()

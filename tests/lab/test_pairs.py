@@ -60,8 +60,8 @@ async def _healed(client: Client, one: Node, other: Node, *, since: float) -> fl
         return MODEL in await client.models(one)
 
     async def answered() -> bool:
-        seen = await client.chat(one, MODEL)
-        return (seen.status, seen.node) == (200, other.peer)
+        answer = await client.chat(one, MODEL)
+        return (answer.status, answer.node) == (200, other.peer)
 
     await until(
         listed, within=HEALED, since=since, otherwise="the other side's model is not listed"

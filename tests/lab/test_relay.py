@@ -49,8 +49,8 @@ async def test_two_hidden_nodes_reach_each_other_soon_after_their_one_relay_is_b
     asker, serving = hidden
 
     async def answered() -> bool:
-        seen = await client.chat(asker, MODEL)
-        return (seen.status, seen.node) == (200, serving.peer)
+        answer = await client.chat(asker, MODEL)
+        return (answer.status, answer.node) == (200, serving.peer)
 
     await until(answered, within=20, otherwise="the relay does not help")
     lab.kill(started[0])

@@ -166,17 +166,17 @@ async def _meanwhile(nodes: list[Node], client: Client, hostile: Hostile, comman
             model = f"news-{len(visible)}"
             await client.register(nodes[0], "news", [model], NOWHERE)
             visible.append(await client.listed(nodes, model, within=30))
-            seen = await client.chat(nodes[2], "honest")
-            assert (seen.status, seen.node) == (200, nodes[1].peer), seen
-            seconds.append(seen.seconds)
+            answer = await client.chat(nodes[2], "honest")
+            assert (answer.status, answer.node) == (200, nodes[1].peer), answer
+            seconds.append(answer.seconds)
             await client.unregister(nodes[0], "news")
             await asyncio.sleep(0.1)
-    said = harm.result()
+    report = harm.result()
     show(
         command.split(maxsplit=1)[0],
-        **{what: str(said[what]) for what in ("frames", "identities", "pushes_taken")},
-        pushes_refused=str(said["pushes_refused"]),
-        said_in=said["seconds"],
+        **{name: str(report[name]) for name in ("frames", "identities", "pushes_taken")},
+        pushes_refused=str(report["pushes_refused"]),
+        said_in=report["seconds"],
         news_visible_max=max(visible),
         requests=str(len(seconds)),
         longest=max(seconds),
@@ -190,8 +190,8 @@ async def _meanwhile(nodes: list[Node], client: Client, hostile: Hostile, comman
         assert not grown["barred"]
         assert not grown["connections_refused"]
         if not command.startswith("flood"):
-            assert grown["frames_bad"] == said["frames"]
-            assert grown["offences"] >= said["frames"]
+            assert grown["frames_bad"] == report["frames"]
+            assert grown["offences"] >= report["frames"]
 
 
 async def _nothing_came_of_it(nodes: list[Node], client: Client) -> None:

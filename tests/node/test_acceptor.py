@@ -47,8 +47,8 @@ def v2(command=0x21, family=0x11, rest=V4, length=None):
 class Wire:
     """Received bytes, in pieces of at most `size` bytes."""
 
-    def __init__(self, came, size=1_000_000):
-        self.left, self.size = came, size
+    def __init__(self, data, size=1_000_000):
+        self.left, self.size = data, size
 
     async def receive(self, count):
         count = min(count, self.size)
@@ -110,10 +110,10 @@ async def test_no_more_is_read_than_a_preamble_may_have(came):
 @given(st.binary(max_size=300), st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE]))
 async def test_any_bytes_give_an_address_or_are_refused(came, head):
     try:
-        found = await read_client_address(Wire(head + came).receive)
+        address = await read_client_address(Wire(head + came).receive)
     except NoPreamble:
         return
-    assert isinstance(found, str)
+    assert isinstance(address, str)
 
 
 SERVING, ASKING = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
@@ -170,15 +170,15 @@ class Served:
         context = client_context(ASKING, certificate_of(SERVING))
         if shares:
             offer_sharing(context)
-        place = SharedPool(tcp_dialer("127.0.0.1", self.port, context, name=""), PATIENT)
+        pool = SharedPool(tcp_dialer("127.0.0.1", self.port, context, name=""), PATIENT)
         try:
-            yield place
+            yield pool
         finally:
-            place.close()
+            pool.close()
 
 
-async def answered(place: SharedPool, body: bytes = b"") -> bytes:
-    reply = await place.ask(request_head(START, {}, len(body)), body)
+async def answered(pool: SharedPool, body: bytes = b"") -> bytes:
+    reply = await pool.ask(request_head(START, {}, len(body)), body)
     return await reply.read_up_to(2**30)
 
 
@@ -223,9 +223,9 @@ async def test_five_hundred_requests_at_once_take_a_few_connections_and_none_fai
         await everybody.wait()
         return web.Response(text="done")
 
-    async with Served(together) as node, node.place() as place:
-        told = await asyncio.gather(*(answered(place) for _ in range(MANY)))
-        assert told == [b"done"] * MANY
+    async with Served(together) as node, node.place() as pool:
+        answers = await asyncio.gather(*(answered(pool) for _ in range(MANY)))
+        assert answers == [b"done"] * MANY
         assert node.connections == -(-MANY // STREAMS)
 
 
@@ -233,15 +233,15 @@ async def test_the_connections_of_one_node_share_the_limit_of_streams_that_are_o
     None
 ):
     async with Served(at_once) as node, node.place() as one, node.place() as two:
-        assert [await answered(place) for place in (one, two)] == [b"done"] * 2
+        assert [await answered(pool) for pool in (one, two)] == [b"done"] * 2
         first, second = node.shared._peers
         assert first.mux.wasted_streams is second.mux.wasted_streams
 
 
 async def test_requests_one_after_another_take_one_connection() -> None:
-    async with Served(at_once) as node, node.place() as place:
+    async with Served(at_once) as node, node.place() as pool:
         for _ in range(10):
-            assert await answered(place) == b"done"
+            assert await answered(pool) == b"done"
         assert node.connections == 1
 
 
@@ -249,29 +249,29 @@ async def test_requests_one_after_another_take_one_connection() -> None:
 async def test_with_a_node_of_the_previous_version_each_request_has_its_own_connection(
     asks: bool, serves: bool
 ) -> None:
-    async with Served(echo, shares=serves) as node, node.place(shares=asks) as place:
-        told = await asyncio.gather(*(answered(place, b"%d" % n) for n in range(10)))
-        assert told == [b"%d" % n for n in range(10)]
+    async with Served(echo, shares=serves) as node, node.place(shares=asks) as pool:
+        answers = await asyncio.gather(*(answered(pool, b"%d" % n) for n in range(10)))
+        assert answers == [b"%d" % n for n in range(10)]
         assert node.connections == 10
 
 
 async def test_a_node_that_returns_with_the_new_version_gets_shared_connections_at_once() -> None:
     before = Served(at_once, shares=False)
-    async with before, before.place() as place:
-        await answered(place)
+    async with before, before.place() as pool:
+        await answered(pool)
         await before.__aexit__()
         async with Served(at_once, port=before.port) as after:
-            place.close_idle()
-            await answered(place)
-            await asyncio.gather(*(answered(place) for _ in range(20)))
+            pool.close_idle()
+            await answered(pool)
+            await asyncio.gather(*(answered(pool) for _ in range(20)))
             assert after.connections == 1
 
 
 @pytest.mark.parametrize("size", [0, 1, WINDOW - 1, WINDOW, 5_000_000])
 async def test_bodies_of_any_size_go_both_ways(size: int) -> None:
-    async with Served(echo) as node, node.place() as place:
+    async with Served(echo) as node, node.place() as pool:
         bodies = [bytes([n]) * size for n in range(4)]
-        assert await asyncio.gather(*(answered(place, b) for b in bodies)) == bodies
+        assert await asyncio.gather(*(answered(pool, b) for b in bodies)) == bodies
 
 
 async def test_a_handler_sees_the_certificate_of_the_asking_node() -> None:
@@ -283,21 +283,21 @@ async def test_a_handler_sees_the_certificate_of_the_asking_node() -> None:
         seen.append((secured.getpeercert(binary_form=True), secured.version(), request.remote))
         return web.Response()
 
-    async with Served(look) as node, node.place() as place:
-        await answered(place)
+    async with Served(look) as node, node.place() as pool:
+        await answered(pool)
     assert seen == [(certificate_of(ASKING), "TLSv1.3", "127.0.0.1")]
 
 
 async def test_a_hundred_stalled_readers_hold_little_memory_and_delay_no_other_request() -> None:
     endless = Endless()
-    async with Served(endless) as node, node.place() as place:
-        stalled = [await place.ask(HEAD, b"") for _ in range(READERS)]
+    async with Served(endless) as node, node.place() as pool:
+        stalled = [await pool.ask(HEAD, b"") for _ in range(READERS)]
         written = -1
         while written < endless.written:
             written = endless.written
             for _ in range(50):
                 began = time.monotonic()
-                assert await _asked(place) == b"done"
+                assert await _asked(pool) == b"done"
                 assert time.monotonic() - began < 5
         assert endless.begun == READERS
         # All bytes that are written but not read lie in the two nodes, or in the sockets between them.
@@ -307,19 +307,19 @@ async def test_a_hundred_stalled_readers_hold_little_memory_and_delay_no_other_r
         await until(lambda: endless.ended == READERS)
 
 
-async def _asked(place: SharedPool) -> bytes:
-    reply = await place.ask(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", b"")
+async def _asked(pool: SharedPool) -> bytes:
+    reply = await pool.ask(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", b"")
     return await reply.read_some()
 
 
 async def test_a_request_that_is_given_up_ends_at_the_other_node_and_the_rest_go_on() -> None:
     endless = Endless()
-    async with Served(endless) as node, node.place() as place:
-        left, stays = await place.ask(HEAD, b""), await place.ask(HEAD, b"")
+    async with Served(endless) as node, node.place() as pool:
+        left, stays = await pool.ask(HEAD, b""), await pool.ask(HEAD, b"")
         left.close()
         await until(lambda: endless.ended == 1)
         assert await stays.read_some()
-        asking = asyncio.ensure_future(place.ask(HEAD, b""))
+        asking = asyncio.ensure_future(pool.ask(HEAD, b""))
         await until(lambda: endless.begun == 3 or asking.done())
         asking.cancel()
         (await asking).close() if asking.done() and not asking.cancelled() else None
@@ -340,13 +340,13 @@ async def test_an_answer_that_is_cut_raises_an_error_and_the_connection_stays_in
         request.transport.abort()
         return response
 
-    async with Served(half) as node, node.place() as place:
-        reply = await place.ask(HEAD, b"")
+    async with Served(half) as node, node.place() as pool:
+        reply = await pool.ask(HEAD, b"")
         assert await reply.read_some() == b"half"
         waiting.set()
         with pytest.raises(HungUp):
             await reply.read_some()
-        assert await _asked(place) == b"done"
+        assert await _asked(pool) == b"done"
         assert node.connections == 1
 
 
@@ -358,19 +358,19 @@ async def test_a_node_that_goes_away_finishes_its_requests_and_refuses_new_ones_
         await go.wait()
         return web.Response(text="done")
 
-    async with Served(slow) as node, node.place() as place:
-        under_way = asyncio.ensure_future(answered(place))
+    async with Served(slow) as node, node.place() as pool:
+        under_way = asyncio.ensure_future(answered(pool))
         await begun.wait()
         node.shared.go_away()
         node._server.close()
         # Sent before the other node's notice has arrived, or after it: in either case the request is not read.
         with pytest.raises(CannotConnect):
-            await answered(place)
+            await answered(pool)
         with pytest.raises(CannotConnect):
-            await answered(place)
+            await answered(pool)
         go.set()
         assert await under_way == b"done"
-        await until(lambda: not len(place._shared))
+        await until(lambda: not len(pool._shared))
 
 
 async def test_requests_during_a_restart_are_answered_or_safe_to_retry() -> None:
@@ -380,19 +380,19 @@ async def test_requests_during_a_restart_are_answered_or_safe_to_retry() -> None
     failures: list[HttpError] = []
     told = 0
 
-    async def ask_on(place: SharedPool) -> None:
+    async def ask_on(pool: SharedPool) -> None:
         nonlocal told
         while not done.is_set():
             try:
-                assert await answered(place) == b"done"
+                assert await answered(pool) == b"done"
                 told += 1
             except HttpError as error:
                 failures.append(error)
                 await asyncio.sleep(0)
 
     done = asyncio.Event()
-    async with first.place() as place:
-        asking = [asyncio.ensure_future(ask_on(place)) for _ in range(20)]
+    async with first.place() as pool:
+        asking = [asyncio.ensure_future(ask_on(pool)) for _ in range(20)]
         await until(lambda: told > 100)
         await first.__aexit__()
         before = told
@@ -407,31 +407,31 @@ async def test_requests_during_a_restart_are_answered_or_safe_to_retry() -> None
 
 
 async def test_a_doubted_connection_that_answers_is_kept() -> None:
-    async with Served(at_once) as node, node.place() as place:
-        await answered(place)
-        await place.open_spare()
-        await answered(place)
+    async with Served(at_once) as node, node.place() as pool:
+        await answered(pool)
+        await pool.open_spare()
+        await answered(pool)
         assert node.connections == 1
 
 
 async def test_a_connection_made_after_its_place_has_closed_is_cut() -> None:
-    async with Served(at_once) as node, node.place() as place:
-        place.close()
+    async with Served(at_once) as node, node.place() as pool:
+        pool.close()
         with pytest.raises(OSError, match="ended with its handshake"):
-            await place._shared(lambda: Connection(place))
-        await until(lambda: not len(place._shared))
+            await pool._shared(lambda: Connection(pool))
+        await until(lambda: not len(pool._shared))
 
 
 async def test_a_connection_that_is_let_go_of_gets_no_new_requests_and_ends_with_its_last() -> None:
     endless = Endless()
-    async with Served(endless) as node, node.place() as place:
-        old: Reply = await place.ask(HEAD, b"")
-        place.close_idle()
-        assert await _asked(place) == b"done"
+    async with Served(endless) as node, node.place() as pool:
+        old: Reply = await pool.ask(HEAD, b"")
+        pool.close_idle()
+        assert await _asked(pool) == b"done"
         assert node.connections == 2
         assert await old.read_some()
         old.close()
-        await until(lambda: len(place._shared) == 1)
+        await until(lambda: len(pool._shared) == 1)
 
 
 async def test_a_client_that_negotiates_sharing_but_sends_plain_http_is_cut_off() -> None:

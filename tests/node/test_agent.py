@@ -143,13 +143,13 @@ async def test_a_row_stored_by_an_older_version_is_read_with_the_defaults() -> N
 
 async def test_all_fields_of_a_worker_survive_a_restart() -> None:
     store = MemoryStore()
-    said = Worker(
+    registered = Worker(
         Service("p", "m"), "http://w", load='{"a":true}', headers=(("k", "v"),), template="llama3"
     )
-    await make(store).register_model(said)
+    await make(store).register_model(registered)
     restarted = make(store)
     await restarted.restore()
-    assert [*restarted.workers] == [said]
+    assert [*restarted.workers] == [registered]
 
 
 async def test_a_replica_may_have_several_types_side_by_side() -> None:
@@ -205,9 +205,9 @@ async def test_a_worker_keeps_its_creation_time_until_it_is_unregistered() -> No
     assert created(agent) == {"m": 1_000}
     agent._wall = lambda: 2_000.0
     await agent.register_model(worker("m", port=2))
-    said = WorkerDescription(models=(OfferedModel("m", context=4096), OfferedModel("n")))
+    description = WorkerDescription(models=(OfferedModel("m", context=4096), OfferedModel("n")))
     await agent.register_project(
-        "p", [worker("m", port=3), worker("n")], {worker("m", port=3): said}
+        "p", [worker("m", port=3), worker("n")], {worker("m", port=3): description}
     )
     assert created(agent) == {"m": 1_000, "n": 2_000}
     assert agent._registry.own_record.services[0].context == 4096

@@ -69,9 +69,9 @@ async def test_a_hedged_request_to_a_slow_worker_is_answered_by_another_node() -
     ):
         await one.register(slow)
         await two.register(quick)
-        known = one.context.registry
-        await until(lambda: two.context.peer in {o.node for o in known.catalog.offers["tiny"]})
-        await until(lambda: known.presence(two.context.peer) == "alive")
+        registry = one.context.registry
+        await until(lambda: two.context.peer in {o.node for o in registry.catalog.offers["tiny"]})
+        await until(lambda: registry.presence(two.context.peer) == "alive")
         for _ in range(30):
             async with one.http.post("/v1/chat/completions", json=ASKED) as response:
                 assert response.headers["x-modelvine-node"] == one.context.peer
@@ -120,21 +120,21 @@ async def test_a_model_of_a_node_that_drains_or_has_left_is_known_but_not_served
     world = World(MemoryNet())
     async with running() as worker, node(world) as one, node(world) as two:
         await one.register(worker)
-        known = two.context.registry
-        await until(lambda: "tiny" in known.catalog.offers)
+        registry = two.context.registry
+        await until(lambda: "tiny" in registry.catalog.offers)
         if unregistered:
             row = {"project": "p", "model": "tiny"}
             await told(one.http.post("/api/v0/ai/model/unregister", json=row))
-            await until(lambda: "tiny" not in known.catalog.offers)
+            await until(lambda: "tiny" not in registry.catalog.offers)
         await one.context.registry.set_standing(standing)
-        await until(lambda: known.presence(one.context.peer) == standing.value)
+        await until(lambda: registry.presence(one.context.peer) == standing.value)
         async with two.http.post("/v1/chat/completions", json=ASKED) as response:
             assert response.status == (404 if unregistered else 503)
             assert ("retry-after" in response.headers) is not unregistered
         async with two.http.get("/v1/models/tiny") as response:
             assert response.status == 404
         await one.context.registry.set_standing(Standing.SERVING)
-        await until(lambda: known.presence(one.context.peer) == "alive")
+        await until(lambda: registry.presence(one.context.peer) == "alive")
         status, _ = await told(two.http.post("/v1/chat/completions", json=ASKED))
         assert status == (404 if unregistered else 200)
 
@@ -143,8 +143,8 @@ async def test_a_request_of_a_node_whose_return_is_not_known_yet_waits_until_it_
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
     async with running() as worker, node(world, patient) as one, node(world, patient) as two:
         await one.register(worker)
-        known = two.context.registry
-        await until(lambda: "tiny" in known.catalog.offers)
+        registry = two.context.registry
+        await until(lambda: "tiny" in registry.catalog.offers)
         # The first node has not heard yet that the second is back.
         await two.context.registry.set_standing(Standing.LEFT)
         await until(lambda: one.context.registry.presence(two.context.peer) is Presence.LEFT)
@@ -164,10 +164,10 @@ async def test_a_request_is_held_while_a_node_says_that_its_worker_may_soon_be_b
             await stack.enter_async_context(node(world, patient)) for _ in range(1 + replicas)
         ]
         ports = []
-        for one in serving:
+        for server in serving:
             # The worker answers when it is registered, and is gone before the first request.
             async with running() as worker:
-                await one.register(worker)
+                await server.register(worker)
             ports.append(int(worker.url.rpartition(":")[2]))
         catalog = asked.context.registry
         await until(lambda: len(catalog.catalog.offers.get("tiny", ())) == replicas)
@@ -186,30 +186,30 @@ class Absent:
 
 async def test_a_worker_that_never_answered_delays_no_request_and_registering_it_warns() -> None:
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        absent = Absent(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        absent = Absent(f"http://127.0.0.1:{listener.getsockname()[1]}")
     async with node(world, patient) as one, node(world, patient) as two:
         row = {"project": "p", "model": "tiny", "api": absent.url}
         status, body = await told(one.http.post("/api/v0/ai/model/register", json=row))
         assert (status, body["code"], body["message"]) == (200, 0, "ok")
         assert absent.url in body["warnings"][0]
-        whole = {"project": "p", "models": [row]}
-        status, body = await told(one.http.post("/api/v0/ai/project/register", json=whole))
+        project = {"project": "p", "models": [row]}
+        status, body = await told(one.http.post("/api/v0/ai/project/register", json=project))
         assert absent.url in body["warnings"][0]
         await until(lambda: "tiny" in two.context.registry.catalog.offers)
         clock = asyncio.get_running_loop().time
-        for at in (one, two):
+        for server in (one, two):
             for _ in range(5):
                 began = clock()
-                async with at.http.post("/v1/chat/completions", json=ASKED) as response:
+                async with server.http.post("/v1/chat/completions", json=ASKED) as response:
                     assert response.status == 503
                     assert "retry-after" in response.headers
                 assert clock() - began < 2
         assert (await told(one.http.get("/api/v1/status")))[1]["workers"][0][
             "health"
         ] == "never answered"
-        for at, health in ((one, "never answered"), (two, None)):
-            _, listed = await told(at.http.get("/api/v1/catalog"))
+        for server, health in ((one, "never answered"), (two, None)):
+            _, listed = await told(server.http.get("/api/v1/catalog"))
             services = [s for n in listed["nodes"] for s in n["services"]]
             assert [s.get("health") for s in services] == [health]
 
@@ -234,16 +234,16 @@ async def test_the_log_names_worker_and_reason_of_a_failed_request(
         worker.fail(status=500)
         caplog.set_level(logging.INFO)
         async with one.http.post("/v1/chat/completions", json=ASKED) as response:
-            asked = response.headers["x-request-id"]
+            request_id = response.headers["x-request-id"]
         worker.fail(die_after=1)
         async with one.http.post("/v1/chat/completions", json=ASKED | {"stream": True}) as response:
             await response.read()
-    told = [r.getMessage() for r in caplog.records if r.name == "modelvine.attempts"]
-    assert len(told) == 2
-    assert all(worker.url in line for line in told)
-    assert asked in told[0]
-    assert "status 500" in told[0]
-    assert "broke off" in told[1]
+    messages = [r.getMessage() for r in caplog.records if r.name == "modelvine.attempts"]
+    assert len(messages) == 2
+    assert all(worker.url in line for line in messages)
+    assert request_id in messages[0]
+    assert "status 500" in messages[0]
+    assert "broke off" in messages[1]
     lines = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
     assert f"at={worker.url} why=" in lines[0]
     assert "status 500" in lines[0]
@@ -251,24 +251,24 @@ async def test_the_log_names_worker_and_reason_of_a_failed_request(
 
 
 async def test_no_request_fails_while_the_only_worker_is_restarted() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
     statuses: list[int] = []
     asked = 0
     letting, down = asyncio.Event(), asyncio.Event()
     letting.set()
 
-    async def ask(at: Running) -> None:
+    async def ask(server: Running) -> None:
         nonlocal asked
         asked += 1
-        status, _ = await told(at.http.post("/v1/chat/completions", json=ASKED))
+        status, _ = await told(server.http.post("/v1/chat/completions", json=ASKED))
         statuses.append(status)
 
-    async def load(at: Running, group: asyncio.TaskGroup) -> None:
+    async def load(server: Running, group: asyncio.TaskGroup) -> None:
         while not down.is_set() or len(statuses) < 100:
             await letting.wait()
-            group.create_task(ask(at))
+            group.create_task(ask(server))
             await asyncio.sleep(0.02)
 
     async with (
@@ -279,7 +279,7 @@ async def test_no_request_fails_while_the_only_worker_is_restarted() -> None:
         async with running(port=port) as worker:
             await one.register(worker)
             await until(lambda: "tiny" in two.context.registry.catalog.offers)
-            loads = [group.create_task(load(at, group)) for at in (one, two)]
+            loads = [group.create_task(load(server, group)) for server in (one, two)]
             await until(lambda: len(statuses) > 20)
             # A request that a worker has begun is not sent again, so the worker stops with none in flight.
             letting.clear()

@@ -28,51 +28,51 @@ async def opened():
     async with AsyncExitStack() as closing:
 
         async def open_(dialect, upstream, *models, headers=None):
-            made = Bridge(BridgePlan(dialect, upstream, ANYWHERE, models, headers), SETTINGS)
-            return await made.open(closing), made
+            bridge = Bridge(BridgePlan(dialect, upstream, ANYWHERE, models, headers), SETTINGS)
+            return await bridge.open(closing), bridge
 
         yield open_
 
 
-async def ask(place, path, body, **headers):
+async def ask(address, path, body, **headers):
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"http://{place}{path}", json=body, headers=headers) as response,
+        session.post(f"http://{address}{path}", json=body, headers=headers) as response,
     ):
         return response.status, await response.json(content_type=None)
 
 
 async def test_clients_of_tgi_are_answered_at_the_root(opened, worker):
-    place, made = await opened("tgi", worker.url, "tiny")
-    asked = {"inputs": "Once"}
-    _, [first] = await ask(place, "/", asked)
-    _, second = await ask(place, "/generate", asked)
+    address, bridge = await opened("tgi", worker.url, "tiny")
+    fields = {"inputs": "Once"}
+    _, [first] = await ask(address, "/", fields)
+    _, second = await ask(address, "/generate", fields)
     assert first["generated_text"] == second["generated_text"] == SAID
     chat = {"model": "tgi", "messages": [{"role": "user", "content": "hi"}]}
-    status, answer = await ask(place, "/v1/chat/completions", chat)
+    status, answer = await ask(address, "/v1/chat/completions", chat)
     assert (status, answer["choices"][0]["message"]["content"]) == (200, SAID)
     assert orjson.loads(worker.received[-1].body)["model"] == "tiny"
-    assert made.in_flight == 0
+    assert bridge.in_flight == 0
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
 async def test_models_are_listed_where_clients_ask_for_them(opened, worker, dialect):
-    place, _ = await opened(dialect, worker.url, "tiny", "org/large")
-    async with aiohttp.ClientSession(f"http://{place}") as session:
+    address, _ = await opened(dialect, worker.url, "tiny", "org/large")
+    async with aiohttp.ClientSession(f"http://{address}") as session:
         async with session.get("/v1/models") as response:
             assert {row["id"] for row in (await response.json())["data"]} == {"tiny", "org/large"}
         async with session.get("/v1/models/org/large") as response:
             assert (await response.json())["id"] == "org/large"
         async with session.get("/v1/models/none") as response:
             assert response.status == 404
-        asked = {"anthropic-version": "2023-06-01"}
-        async with session.get("/v1/models", headers=asked) as response:
+        headers = {"anthropic-version": "2023-06-01"}
+        async with session.get("/v1/models", headers=headers) as response:
             assert (await response.json())["first_id"] == "org/large"
 
 
 async def test_a_bridge_serves_nothing_but_its_face(opened, worker):
-    place, _ = await opened("tgi", worker.url, "tiny")
-    assert (await ask(place, "/api/v0/ai/project/register", {}))[0] == 404
+    address, _ = await opened("tgi", worker.url, "tiny")
+    assert (await ask(address, "/api/v0/ai/project/register", {}))[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ async def test_a_bridge_serves_nothing_but_its_face(opened, worker):
     ],
 )  # fmt: skip
 async def test_every_other_protocol_over_http_is_bridged(opened, worker, dialect, path, body):
-    place, _ = await opened(dialect, worker.url, "tiny")
-    status, answer = await ask(place, path, body)
+    address, _ = await opened(dialect, worker.url, "tiny")
+    status, answer = await ask(address, path, body)
     assert status == 200
     assert SAID in orjson.dumps(answer).decode()
 
@@ -99,8 +99,8 @@ async def test_every_other_protocol_over_http_is_bridged(opened, worker, dialect
     ],
 )
 async def test_protocols_over_grpc_are_bridged(opened, worker, dialect, service, rpc, asked):
-    place, _ = await opened(dialect, worker.url, "tiny")
-    client = Client(service, place)
+    address, _ = await opened(dialect, worker.url, "tiny")
+    client = Client(service, address)
     assert SAID in str(await client.ask(rpc, **asked))
     await client.close()
 
@@ -108,41 +108,43 @@ async def test_protocols_over_grpc_are_bridged(opened, worker, dialect, service,
 async def test_a_bridge_without_named_models_offers_those_of_its_upstream(opened):
     async with remotellm_worker.running() as worker:
         url = worker.url.replace("grpc:", "grpc+remotellm:")
-        place, made = await opened("openai", url)
-        assert made.models == ["gpt-neo"]
-        status, _ = await ask(place, "/v1/completions", {"model": "gpt-neo", "prompt": "a"})
+        address, bridge = await opened("openai", url)
+        assert bridge.models == ["gpt-neo"]
+        status, _ = await ask(address, "/v1/completions", {"model": "gpt-neo", "prompt": "a"})
     assert status == 200
 
 
 async def test_an_upstream_may_speak_any_protocol(opened):
     async with tgi_worker.running() as worker:
-        place, _ = await opened("anthropic", worker.url.replace("http:", "tgi+http:"), "tiny")
+        address, _ = await opened("anthropic", worker.url.replace("http:", "tgi+http:"), "tiny")
         body = {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
-        status, answer = await ask(place, "/v1/messages", body)
+        status, answer = await ask(address, "/v1/messages", body)
     assert (status, answer["content"][0]["text"]) == (200, SAID)
 
 
 async def test_the_operators_key_is_sent_upstream_and_the_callers_key_is_not(opened, worker):
-    place, _ = await opened("openai", worker.url, "tiny", headers={"authorization": "Bearer ours"})
+    address, _ = await opened(
+        "openai", worker.url, "tiny", headers={"authorization": "Bearer ours"}
+    )
     body = {"model": "tiny", "prompt": "a"}
-    assert (await ask(place, "/v1/completions", body, authorization="Bearer theirs"))[0] == 200
+    assert (await ask(address, "/v1/completions", body, authorization="Bearer theirs"))[0] == 200
     assert worker.received[-1].headers["authorization"] == "Bearer ours"
 
 
 async def test_the_death_of_an_upstream_is_reported_as_an_error_of_the_protocol(opened, worker):
-    place, _ = await opened("tgi", worker.url, "tiny")
+    address, _ = await opened("tgi", worker.url, "tiny")
     worker.fail(die_before_headers=True)
-    status, answer = await ask(place, "/generate", {"inputs": "Once"})
+    status, answer = await ask(address, "/generate", {"inputs": "Once"})
     assert (status, answer["error_type"]) == (424, "generation")
 
 
 async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
     patient = Settings(router=RouterSettings(connect_timeout=1, ready_timeout=60))
     async with AsyncExitStack() as closing:
-        made = Bridge(BridgePlan("tgi", "http://127.0.0.1:1", ANYWHERE, ("tiny",)), patient)
-        place = await made.open(closing)
+        bridge = Bridge(BridgePlan("tgi", "http://127.0.0.1:1", ANYWHERE, ("tiny",)), patient)
+        address = await bridge.open(closing)
         async with asyncio.timeout(20):
-            status, answer = await ask(place, "/generate", {"inputs": "Once"})
+            status, answer = await ask(address, "/generate", {"inputs": "Once"})
     assert (status, answer["error_type"]) == (429, "overloaded")
     assert "no answer from http://127.0.0.1:1: nothing listens there;" in caplog.text
 
@@ -150,14 +152,14 @@ async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
 async def test_a_bridge_that_ends_answers_its_kept_connections_once_more_and_takes_no_others(
     opened, worker
 ):
-    place, made = await opened("openai", worker.url, "tiny")
-    async with aiohttp.ClientSession(f"http://{place}") as session:
-        for said in ("kept", "close"):
+    address, bridge = await opened("openai", worker.url, "tiny")
+    async with aiohttp.ClientSession(f"http://{address}") as session:
+        for expected in ("kept", "close"):
             async with session.post("/v1/chat/completions", json={"model": "tiny"}) as response:
                 assert response.status == 200
-                assert response.headers.get("Connection", "kept") == said
+                assert response.headers.get("Connection", "kept") == expected
                 await response.read()
-            await made.stop_accepting()
+            await bridge.stop_accepting()
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get("/v1/models")
 
@@ -165,8 +167,8 @@ async def test_a_bridge_that_ends_answers_its_kept_connections_once_more_and_tak
 async def test_an_upstream_that_lists_no_models_needs_one_named_by_the_operator(opened):
     with pytest.raises(OSError, match="--model"):
         await opened("tgi", "http://127.0.0.1:1")
-    _, made = await opened("tgi", "http://127.0.0.1:1", "named")
-    assert made.models == ["named"]
+    _, bridge = await opened("tgi", "http://127.0.0.1:1", "named")
+    assert bridge.models == ["named"]
 
 
 @pytest.mark.parametrize(

@@ -33,15 +33,15 @@ def found(
 
 
 def test_a_node_with_default_settings_is_open_to_its_own_machine_only() -> None:
-    ways = found()
-    assert set(ways) == {"HTTP (/v1, /api)", "metrics", "changes", "mesh", "link"}
-    assert {way.who for way in ways.values()} == {HERE}
-    assert exposure_warning(ways.values()) == ""
+    by_name = found()
+    assert set(by_name) == {"HTTP (/v1, /api)", "metrics", "changes", "mesh", "link"}
+    assert {surface.who for surface in by_name.values()} == {HERE}
+    assert exposure_warning(by_name.values()) == ""
 
 
 def test_every_way_in_is_one_line_with_its_address_and_its_users() -> None:
-    ways = found(listen=PUBLIC, relay=True, rendezvous_point=True, mdns=True)
-    lines = {name: str(way) for name, way in ways.items()}
+    by_name = found(listen=PUBLIC, relay=True, rendezvous_point=True, mdns=True)
+    lines = {name: str(surface) for name, surface in by_name.items()}
     for name in (
         "HTTP (/v1, /api)",
         "metrics",
@@ -63,30 +63,32 @@ def test_a_way_in_that_is_off_is_not_named() -> None:
 
 @pytest.mark.parametrize("http", ["0.0.0.0:6100", "[::]:6100", "192.0.2.7:6100", "box.lan:6100"])
 def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(http: str) -> None:
-    ways = found(http=http, keyless="everybody")
-    assert ways["HTTP (/v1, /api)"].is_open
-    assert ways["metrics"].is_open
-    line = exposure_warning(ways.values())
+    by_name = found(http=http, keyless="everybody")
+    assert by_name["HTTP (/v1, /api)"].is_open
+    assert by_name["metrics"].is_open
+    line = exposure_warning(by_name.values())
     assert line.startswith("HTTP (/v1, /api), metrics: open to callers on other machines")
     assert "--open machine" in line
     assert "mesh" not in line
 
 
 def test_access_for_all_callers_is_warned_of_on_loopback_too() -> None:
-    ways = found(keyless="everybody")
-    assert "ALL callers of a proxy" in str(ways["HTTP (/v1, /api)"])
-    assert exposure_warning(ways.values()).startswith("HTTP (/v1, /api), metrics: open to callers")
-    assert ways["changes"].who == HERE
+    by_name = found(keyless="everybody")
+    assert "ALL callers of a proxy" in str(by_name["HTTP (/v1, /api)"])
+    assert exposure_warning(by_name.values()).startswith(
+        "HTTP (/v1, /api), metrics: open to callers"
+    )
+    assert by_name["changes"].who == HERE
 
 
 @pytest.mark.parametrize("keyless", ["machine", "nobody"])
 def test_keys_close_http_and_the_line_says_which_users_need_one(keyless: str) -> None:
-    ways = found(http="0.0.0.0:6100", keyless=keyless)
-    assert not ways["HTTP (/v1, /api)"].is_open
-    line = str(ways["HTTP (/v1, /api)"])
+    by_name = found(http="0.0.0.0:6100", keyless=keyless)
+    assert not by_name["HTTP (/v1, /api)"].is_open
+    line = str(by_name["HTTP (/v1, /api)"])
     assert "with a user's key" in line
     assert ("except users of this machine" in line) is (keyless == "machine")
-    assert exposure_warning(ways.values()) == ""
+    assert exposure_warning(by_name.values()) == ""
 
 
 def test_changes_need_the_control_token_when_other_machines_reach_the_node() -> None:
@@ -119,9 +121,9 @@ def test_the_link_asks_for_a_certificate_of_the_mesh() -> None:
 def test_each_service_for_strangers_is_warned_of_by_name(
     name: str, setting: str, way_out: str
 ) -> None:
-    ways = found(listen=PUBLIC, **{setting: True})
-    assert ways[name].is_open
-    assert way_out in exposure_warning([ways[name]])
+    by_name = found(listen=PUBLIC, **{setting: True})
+    assert by_name[name].is_open
+    assert way_out in exposure_warning([by_name[name]])
     closed = found(listen=PUBLIC, swarm_key="swarm.key", **{setting: True})
     assert not closed[name].is_open
     assert not found(**{setting: True})[name].is_open

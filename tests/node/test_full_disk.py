@@ -26,14 +26,14 @@ def node(swarm: Swarm) -> Node:
     return swarm.start("full")
 
 
-def fill(node: Node, *, room: int) -> None:
-    _, most = resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE, (room, most))
+def fill(node: Node, *, limit: int) -> None:
+    _, hard_limit = resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE, (limit, hard_limit))
 
 
 def empty(node: Node) -> None:
-    _, most = resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    _, hard_limit = resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
 
 
 async def state(client: Client, node: Node) -> str:
@@ -44,19 +44,19 @@ async def test_a_node_serves_on_while_its_disk_and_its_log_are_full(
     node: Node, worker: OpenAIWorker, client: Client
 ) -> None:
     await client.register(node, "early", ["early"], worker.url)
-    fill(node, room=1)
-    seen = await client.post(node, REGISTER, LATE)
-    assert seen.status == 500
-    assert b'"not_saved"' in seen.body
+    fill(node, limit=1)
+    response = await client.post(node, REGISTER, LATE)
+    assert response.status == 500
+    assert b'"not_saved"' in response.body
     assert "late" not in await client.models(node)
     told = await state(client, node)
     assert told.endswith(": no changes are saved")
     # The reason is told, but no path: every caller that reaches the node can read it.
-    assert told.partition(":")[0].encode() in seen.body
+    assert told.partition(":")[0].encode() in response.body
     views = [await client.get(node, path) for path in ("/readyz", "/api/v1/status")]
-    for said in (seen.body.decode(), *map(str, views)):
-        assert str(node.folder) not in said
-        assert ".db" not in said
+    for text in (response.body.decode(), *map(str, views)):
+        assert str(node.folder) not in text
+        assert ".db" not in text
     answers = [await client.chat(node, "early") for _ in range(200)]
     assert {answer.status for answer in answers} == {200}
     written = len(node.log)
@@ -83,7 +83,7 @@ async def test_after_a_restart_saved_registrations_are_back_and_refused_ones_are
     with Swarm(tmp_path) as swarm:
         node = swarm.start("full")
         await client.register(node, "early", ["early"], NOWHERE)
-        fill(node, room=1)
+        fill(node, limit=1)
         assert (await client.post(node, REGISTER, LATE)).status == 500
         await asyncio.to_thread(swarm.kill, node.actor)
         again = swarm.again(node)
@@ -93,7 +93,7 @@ async def test_after_a_restart_saved_registrations_are_back_and_refused_ones_are
 async def test_a_node_stops_with_status_0_on_a_full_disk(tmp_path: Path, client: Client) -> None:
     with Swarm(tmp_path) as swarm:
         node = swarm.start("full")
-        fill(node, room=1)
+        fill(node, limit=1)
         await client.post(node, REGISTER, LATE)
         assert await asyncio.to_thread(swarm.stop, node) == 0
 

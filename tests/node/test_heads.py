@@ -104,16 +104,18 @@ def test_faults_that_the_parser_finds_become_errors_of_the_node():
     ],
 )
 def test_every_answer_to_callers_has_headers_for_browsers(origins, secured, more):
-    found = fixed_headers(WebSettings(origins=origins), secured=secured, peers=False)
+    headers = fixed_headers(WebSettings(origins=origins), secured=secured, peers=False)
     every = {
         "Server": "modelvine",
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
     }
-    assert found.fields == every | more
-    assert found.lines == "".join(f"{name}: {value}\r\n" for name, value in found.fields.items())
+    assert headers.fields == every | more
+    assert headers.lines == "".join(
+        f"{name}: {value}\r\n" for name, value in headers.fields.items()
+    )
 
 
 def test_answers_to_peers_have_no_headers_for_browsers():
-    found = fixed_headers(WebSettings(), secured=True, peers=True)
-    assert found.lines == "Server: modelvine\r\n"
+    headers = fixed_headers(WebSettings(), secured=True, peers=True)
+    assert headers.lines == "Server: modelvine\r\n"

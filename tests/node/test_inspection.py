@@ -84,9 +84,9 @@ async def test_one_process_is_asked_once_for_all_its_models() -> None:
     world = World()
     api = worker("a").api
     world.says[api] = SAID
-    told = await world.inspection.query_reports([worker("a"), worker("b"), worker("c", port=2)])
+    reports = await world.inspection.query_reports([worker("a"), worker("b"), worker("c", port=2)])
     assert sorted(world.asked) == [api, worker("c", port=2).api]
-    assert told == {worker("a"): SAID, worker("b"): SAID}
+    assert reports == {worker("a"): SAID, worker("b"): SAID}
 
 
 async def test_at_most_a_fixed_number_of_workers_is_asked_at_once() -> None:
@@ -97,27 +97,27 @@ async def test_at_most_a_fixed_number_of_workers_is_asked_at_once() -> None:
 
 
 async def test_a_worker_that_never_answers_or_cannot_be_asked_delays_no_other() -> None:
-    async def describe(asked: Worker) -> WorkerDescription | None:
-        if asked == worker("slow"):
+    async def describe(target: Worker) -> WorkerDescription | None:
+        if target == worker("slow"):
             await asyncio.Event().wait()
-        if asked == worker("odd", port=3):
+        if target == worker("odd", port=3):
             raise WorkerFailed("needs something that is not installed")
         return SAID
 
     inspection = Inspection(make(MemoryStore()), Asking(describe), lambda: 0.0, within=0.05)
-    told = await inspection.query_reports(
+    reports = await inspection.query_reports(
         [worker("slow"), worker("b", port=2), worker("odd", port=3)]
     )
-    assert told == {worker("b", port=2): SAID}
+    assert reports == {worker("b", port=2): SAID}
 
 
 async def test_each_of_many_workers_that_never_answer_has_its_turn() -> None:
-    asked: list[str] = []
+    urls: list[str] = []
     everybody: asyncio.Event = asyncio.Event()
 
-    async def describe(one: Worker) -> None:
-        asked.append(one.api)
-        if len(set(asked)) == 3 * AT_ONCE:
+    async def describe(target: Worker) -> None:
+        urls.append(target.api)
+        if len(set(urls)) == 3 * AT_ONCE:
             everybody.set()
         await asyncio.Event().wait()
 
@@ -129,15 +129,15 @@ async def test_each_of_many_workers_that_never_answer_has_its_turn() -> None:
         run = group.create_task(inspection.run())
         await everybody.wait()
         run.cancel()
-    assert len(asked) == len(set(asked))
+    assert len(urls) == len(set(urls))
 
 
 async def test_a_workers_description_is_announced_but_only_its_registration_is_stored() -> None:
     world = World()
     await world.agent.register_model(worker("m"), {worker("m"): SAID})
-    known = Service("p", "m", context=4096, abilities=int(Ability.TEXT_IN))
-    assert world.agent._registry.own_record.services == (known,)
-    assert [w.service for w in world.agent.workers] == [known]
+    service = Service("p", "m", context=4096, abilities=int(Ability.TEXT_IN))
+    assert world.agent._registry.own_record.services == (service,)
+    assert [w.service for w in world.agent.workers] == [service]
     assert [*world.agent.registered] == [worker("m")]
 
 
@@ -153,28 +153,28 @@ async def test_a_description_outlives_other_registrations_but_not_a_new_one_of_i
 
 
 async def test_a_worker_that_was_down_is_asked_again_and_one_that_changed_is_believed() -> None:
-    world, ours = World(), worker("m")
-    heard: asyncio.Queue[list[int]] = asyncio.Queue()
+    world, local = World(), worker("m")
+    contexts: asyncio.Queue[list[int]] = asyncio.Queue()
 
     async def note(workers: Workers) -> None:
-        await heard.put([s.context for s in workers.services() if s.model == "m"])
+        await contexts.put([s.context for s in workers.services() if s.model == "m"])
 
     async def until(context: int) -> None:
-        while await heard.get() != [context]:
+        while await contexts.get() != [context]:
             pass
 
     world.agent.on_change(note)
-    await world.agent.register_model(ours)
+    await world.agent.register_model(local)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(world.inspection.run())
         await until(0)
         world.now = FIRST_PAUSE
-        world.says[ours.api] = SAID
+        world.says[local.api] = SAID
         # A registration wakes the task that waits for the next turn, which then looks at the time.
         await world.agent.register_model(worker("x", port=2))
         await until(4096)
         world.now += AGAIN
-        world.says[ours.api] = WorkerDescription(models=(OfferedModel("x", 2048),))
+        world.says[local.api] = WorkerDescription(models=(OfferedModel("x", 2048),))
         await world.agent.register_model(worker("y", port=3))
         await until(2048)
         run.cancel()

@@ -43,9 +43,9 @@ def certificates(context: ssl.SSLContext) -> int:
 def test_the_error_for_an_address_in_use_names_the_address():
     with ExitStack() as closing:
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
-        taken = listening_address(closing.enter_context(listener))
-        with pytest.raises(OSError, match=f"cannot listen on {taken}"):
-            bind(taken, "node.http")
+        address = listening_address(closing.enter_context(listener))
+        with pytest.raises(OSError, match=f"cannot listen on {address}"):
+            bind(address, "node.http")
 
 
 def test_several_listeners_share_one_address_that_no_later_bind_gets():
@@ -53,10 +53,10 @@ def test_several_listeners_share_one_address_that_no_later_bind_gets():
         listeners = [
             *map(closing.enter_context, bind(HostPort("127.0.0.1", 0), "node.http", count=3))
         ]
-        (taken,) = set(map(listening_address, listeners))
+        (address,) = set(map(listening_address, listeners))
         for count in (1, 2):
             with pytest.raises(OSError, match="cannot listen"):
-                bind(taken, "node.http", count=count)
+                bind(address, "node.http", count=count)
 
 
 def test_certificates_of_known_nodes_and_of_changed_nodes_are_trusted():

@@ -19,8 +19,8 @@ print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 
 def raised(*, soft: int, hard: int) -> list[int]:
     program = RAISED.format(soft=soft, hard=hard)
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    return [int(number) for number in told.stdout.split()]
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    return [int(number) for number in result.stdout.split()]
 
 
 def test_the_soft_limit_is_raised_to_the_hard_one():

@@ -64,10 +64,10 @@ async def test_a_task_that_fails_runs_again_and_the_failure_is_logged(
 async def test_the_pause_grows_only_while_failures_follow_each_other(
     well: float, pauses: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    left = iter((RuntimeError("broken"), RuntimeError("broken")))
+    failures = iter((RuntimeError("broken"), RuntimeError("broken")))
 
     async def fails_twice() -> None:
-        if (error := next(left, None)) is not None:
+        if (error := next(failures, None)) is not None:
             raise error
 
     with caplog.at_level(logging.ERROR):

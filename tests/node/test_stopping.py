@@ -49,11 +49,11 @@ async def test_streams_and_answers_in_flight_are_completed(
     worker.fail(delay_first=1.0, delay_between=0.2)
     body = {"model": "tiny", "messages": []}
     async with client.stream(node, "tiny") as stream:
-        whole = asyncio.ensure_future(client.post(node, CHAT, body))
+        task = asyncio.ensure_future(client.post(node, CHAT, body))
         await until(lambda: len(worker.received) == 2, within=5, otherwise="nothing arrives")
         swarm.ask_to_stop(node)
         events = [event async for event in events_of(stream)]
-        answer = await whole
+        answer = await task
     assert events[-1] == "[DONE]"
     assert answer.status == 200
     assert await ended(node, within=10) == 0
@@ -75,8 +75,8 @@ async def test_a_draining_node_tells_clients_to_close_their_kept_connections(
     swarm.ask_to_stop(node)
     await until(lambda: "draining: 1 request" in node.log, within=2, otherwise="no drain")
     assert await look() == "close"
-    seen = await client.chat(node, "tiny")
-    assert (seen.status, seen.headers["Connection"]) == (503, "close")
+    answer = await client.chat(node, "tiny")
+    assert (answer.status, answer.headers["Connection"]) == (503, "close")
     assert (await asking).status == 200
     assert await ended(node, within=10) == 0
 
@@ -132,14 +132,14 @@ async def test_a_second_signal_ends_the_node_at_once_whatever_is_in_flight(
 async def test_each_request_has_its_line_in_the_log_though_the_node_ends_right_after(
     swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
 ) -> None:
-    seen = await asyncio.gather(*(client.chat(node, "tiny") for _ in range(200)))
-    seen += await asyncio.gather(*(client.chat(node, "nobody-has-this") for _ in range(200)))
+    answers = await asyncio.gather(*(client.chat(node, "tiny") for _ in range(200)))
+    answers += await asyncio.gather(*(client.chat(node, "nobody-has-this") for _ in range(200)))
     swarm.ask_to_stop(node)
     assert await ended(node, within=10) == 0
     lines = [line for line in node.log.splitlines() if "modelvine.requests  request=" in line]
-    ids = {CIMultiDict(answer.headers)["x-request-id"] for answer in seen}
-    assert len(lines) == len(seen) == len(ids)
-    assert all(any(f"request={one} " in line for line in lines) for one in ids)
+    ids = {CIMultiDict(answer.headers)["x-request-id"] for answer in answers}
+    assert len(lines) == len(answers) == len(ids)
+    assert all(any(f"request={id_} " in line for line in lines) for id_ in ids)
 
 
 async def test_a_flood_of_failures_does_not_fill_the_log(
@@ -149,18 +149,18 @@ async def test_a_flood_of_failures_does_not_fill_the_log(
     for _ in range(5):
         await asyncio.gather(*(client.chat(node, "tiny") for _ in range(40)))
     bad = (b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\x16\x03\x01garbage")
-    place = node.http.removeprefix("http://").split(":")
+    address = node.http.removeprefix("http://").split(":")
     for n in range(300):
-        _, writer = await asyncio.open_connection(place[0], int(place[1]))
+        _, writer = await asyncio.open_connection(address[0], int(address[1]))
         writer.write(bad[n % len(bad)])
         writer.close()
     swarm.ask_to_stop(node)
     assert await ended(node, within=10) == 0
-    others = [line for line in node.log.splitlines() if "request=" not in line]
+    lines = [line for line in node.log.splitlines() if "request=" not in line]
     show(
-        "200 failed requests and 300 that are none", lines_beside_those_of_requests=str(len(others))
+        "200 failed requests and 300 that are none", lines_beside_those_of_requests=str(len(lines))
     )
-    assert len(others) < 30
+    assert len(lines) < 30
 
 
 async def test_a_stream_that_does_not_end_in_time_ends_in_an_error(
@@ -173,8 +173,8 @@ async def test_a_stream_that_does_not_end_in_time_ends_in_an_error(
         events = events_of(stream)
         first = await anext(events)
         swarm.ask_to_stop(node)
-        others = [event async for event in events]
+        remaining = [event async for event in events]
     assert "error" not in first
-    assert orjson.loads(others[-1])["error"]["code"] == "answer_broken"
+    assert orjson.loads(remaining[-1])["error"]["code"] == "answer_broken"
     assert await ended(node, within=10) == 0
     assert re.search(r" model=tiny .* status=502 ", node.log)

@@ -118,7 +118,7 @@ def test_an_answer_of_a_node_that_was_heard_just_now_is_no_news_but_a_failure_is
 def test_a_node_is_seen_as_the_registry_sees_it():
     registry = heard_at(100.0)
     world = world_at(130.0, registry)
-    assert [world.presence_of(one.peer) for one in IDENTITIES[:3]] == [
+    assert [world.presence_of(identity.peer) for identity in IDENTITIES[:3]] == [
         Presence.ALIVE,
         Presence.ALIVE,
         Presence.LOST,

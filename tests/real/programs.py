@@ -73,9 +73,9 @@ def interpreter(environment: str) -> Path:
 @cache
 def chat_weights(folder: Path) -> str:
     """Make a model that chats; return its folder."""
-    made = folder / "tiny-chat"
-    run("real-texts", "chat_weights.py", str(made), home=folder)
-    return str(made)
+    path = folder / "tiny-chat"
+    run("real-texts", "chat_weights.py", str(path), home=folder)
+    return str(path)
 
 
 @cache
@@ -83,17 +83,17 @@ def _rank_weights(folder: Path) -> tuple[str, str, str]:
     """Make a model that ranks and one that classifies; return the folders of one for embeddings and of these two."""
     ranker, classifier = folder / "tiny-ranker", folder / "tiny-classifier"
     # Three classes, because a configuration does not state two classes without names.
-    for made, classes in ((ranker, "1"), (classifier, "3")):
-        vectors = run("real-vectors", "rank_weights.py", str(made), classes, home=folder)
+    for target, classes in ((ranker, "1"), (classifier, "3")):
+        vectors = run("real-vectors", "rank_weights.py", str(target), classes, home=folder)
     return vectors, str(ranker), str(classifier)
 
 
-def run(environment: str, script: str, *words: str, home: Path) -> str:
+def run(environment: str, script: str, *arguments: str, home: Path) -> str:
     """Run a script of ours in an environment to its end; return what it said."""
-    words = (str(interpreter(environment)), str(SCRIPTS / script), *words)
+    arguments = (str(interpreter(environment)), str(SCRIPTS / script), *arguments)
     env = {**_ENVIRONMENT, "PATH": os.environ["PATH"], "HOME": str(home)}
     ran = subprocess.run(
-        words, env=env, capture_output=True, text=True, timeout=START_WITHIN, check=False
+        arguments, env=env, capture_output=True, text=True, timeout=START_WITHIN, check=False
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
@@ -101,30 +101,30 @@ def run(environment: str, script: str, *words: str, home: Path) -> str:
 
 def _transformers(place: Place) -> Launch:
     model = chat_weights(place.folder.parent)
-    where = ("--host", "127.0.0.1", "--port", str(place.port), "--device", "cpu")
-    return Launch(("transformers", "serve", *where, model), "/health")
+    options = ("--host", "127.0.0.1", "--port", str(place.port), "--device", "cpu")
+    return Launch(("transformers", "serve", *options, model), "/health")
 
 
 def _mlx(place: Place) -> Launch:
     model = chat_weights(place.folder.parent)
-    where = ("--host", "127.0.0.1", "--port", str(place.port))
-    return Launch(("mlx_lm.server", "--model", model, *where), "/health")
+    options = ("--host", "127.0.0.1", "--port", str(place.port))
+    return Launch(("mlx_lm.server", "--model", model, *options), "/health")
 
 
 def _infinity(place: Place) -> Launch:
     folders = _rank_weights(place.folder.parent)
-    models = [word for folder in folders for word in ("--model-id", folder)]
+    models = [argument for folder in folders for argument in ("--model-id", folder)]
     served = ("minilm", "ranker", "classifier")
-    names = [word for name in served for word in ("--served-model-name", name)]
+    names = [argument for name in served for argument in ("--served-model-name", name)]
     lean = ("--no-bettertransformer", "--no-compile", "--no-model-warmup", "--dtype", "float32")
-    where = ("--host", "127.0.0.1", "--port", str(place.port), "--device", "cpu")
+    options = ("--host", "127.0.0.1", "--port", str(place.port), "--device", "cpu")
     engine = ("--engine", "torch", *lean)
-    return Launch(("infinity_emb", "v2", *models, *names, *engine, *where), "/health")
+    return Launch(("infinity_emb", "v2", *models, *names, *engine, *options), "/health")
 
 
 def _vllm(place: Place) -> Launch:
     _, ranker, _ = _rank_weights(place.folder.parent)
-    where = ("--host", "127.0.0.1", "--port", str(place.port))
+    options = ("--host", "127.0.0.1", "--port", str(place.port))
     lean = ("--runner", "pooling", "--enforce-eager", "--dtype", "float32", "--max-num-seqs", "4")
     model = ("--model", ranker, "--served-model-name", "ranker", *lean)
     env = {
@@ -133,8 +133,8 @@ def _vllm(place: Place) -> Launch:
         "VLLM_NO_USAGE_STATS": "1",
     }
     # Its command `vllm` does not find the version of this package.
-    words = ("python", "-m", "vllm.entrypoints.openai.api_server", *model, *where)
-    return Launch(words, "/health", env)
+    command = ("python", "-m", "vllm.entrypoints.openai.api_server", *model, *options)
+    return Launch(command, "/health", env)
 
 
 def _litellm(place: Place) -> Launch:
@@ -152,12 +152,12 @@ def _litellm(place: Place) -> Launch:
     config = place.folder / "litellm.yaml"
     # JSON is valid YAML.
     config.write_text(json.dumps({"model_list": rows}))
-    where = ("--host", "127.0.0.1", "--port", str(place.port))
-    return Launch(("litellm", "--config", str(config), *where), "/health/liveliness")
+    options = ("--host", "127.0.0.1", "--port", str(place.port))
+    return Launch(("litellm", "--config", str(config), *options), "/health/liveliness")
 
 
 def _sglang(place: Place) -> Launch:
-    where = (
+    options = (
         "--host",
         "127.0.0.1",
         "--port",
@@ -166,7 +166,7 @@ def _sglang(place: Place) -> Launch:
         str(free_port()),
     )
     asks = ("--worker-urls", place.upstream, "--policy", "round_robin")
-    return Launch(("python", "-m", "sglang_router.launch_router", *where, *asks), "/readiness")
+    return Launch(("python", "-m", "sglang_router.launch_router", *options, *asks), "/readiness")
 
 
 def _tokens() -> Path:
@@ -180,10 +180,10 @@ def _llama_stack(place: Place) -> Launch:
     files = {name: str(place.folder / f"{name}.db") for name in ("kv", "sql")}
     upstream = {"base_url": f"{place.upstream}/v1", "api_token": "unused"}
     metadata = {"backend": "sql_default", "table_name": "files"}
-    kept = {"storage_dir": str(place.folder / "files"), "metadata_store": metadata}
+    files_config = {"storage_dir": str(place.folder / "files"), "metadata_store": metadata}
     providers: Mapping[str, tuple[str, Mapping[str, object]]] = {
         "inference": ("remote::vllm", upstream),
-        "files": ("inline::localfs", kept),
+        "files": ("inline::localfs", files_config),
         "file_processors": ("inline::pypdf", {}),
         "vector_io": ("inline::faiss", {"persistence": _stored("vectors")}),
         "batches": ("inline::reference", {"kvstore": _stored("batches")}),
@@ -200,8 +200,8 @@ def _llama_stack(place: Place) -> Launch:
         "distro_name": "tried",
         "apis": [*providers],
         "providers": {
-            api: [{"provider_id": "upstream", "provider_type": kind, "config": given}]
-            for api, (kind, given) in providers.items()
+            api: [{"provider_id": "upstream", "provider_type": kind, "config": settings}]
+            for api, (kind, settings) in providers.items()
         },
         "storage": {
             "backends": {
@@ -220,19 +220,19 @@ def _llama_stack(place: Place) -> Launch:
     }
     written = place.folder / "stack.yaml"
     written.write_text(json.dumps(config))
-    words = ("llama", "stack", "run", str(written))
+    command = ("llama", "stack", "run", str(written))
     # Writing one exception to its coloured log takes Llama Stack 20 seconds, in which it answers nothing.
     env = {"TIKTOKEN_CACHE_DIR": str(_tokens()), "LLAMA_STACK_LOG_FORMAT": "json"}
-    return Launch((*words, "--port", str(place.port)), "/v1/health", env)
+    return Launch((*command, "--port", str(place.port)), "/v1/health", env)
 
 
 def _dimensions(place: Place) -> int:
     """Ask the upstream how long the vectors of its second model are."""
     body = json.dumps({"model": place.models[1], "input": "a vine"}).encode()
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{place.upstream}/v1/embeddings", body, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(asked, timeout=START_WITHIN) as answer:
+    with urllib.request.urlopen(request, timeout=START_WITHIN) as answer:
         return len(json.load(answer)["data"][0]["embedding"])
 
 

@@ -29,14 +29,14 @@ REFUSED = {
 
 async def whole(client: Client, world: World, path: str, body: dict[str, object]) -> Any:
     """Ask the node that has no worker; return its answer, which must be a success."""
-    seen = await client.post(world.asked, path, body)
-    assert seen.status == 200, seen.body
-    assert seen.node == world.serving.peer
-    return orjson.loads(seen.body)
+    answer = await client.post(world.asked, path, body)
+    assert answer.status == 200, answer.body
+    assert answer.node == world.serving.peer
+    return orjson.loads(answer.body)
 
 
-def error(seen: Seen) -> dict[str, Any]:
-    return dict(orjson.loads(seen.body)["error"])
+def error(answer: Seen) -> dict[str, Any]:
+    return dict(orjson.loads(answer.body)["error"])
 
 
 def attached_with(behind: Behind, world: World) -> tuple[str, tuple[str, ...]]:
@@ -56,8 +56,8 @@ async def test_attach_finds_out_what_the_program_is_and_serves_its_models(
     behind: Behind, world: World, client: Client, tmp_path: Path
 ) -> None:
     url, more = attached_with(behind, world)
-    words = ("--project", "found", "--header", f"authorization: Bearer {KEY}", *more)
-    async with attached(world.serving, tmp_path, url, *words) as attach:
+    options = ("--project", "found", "--header", f"authorization: Bearer {KEY}", *more)
+    async with attached(world.serving, tmp_path, url, *options) as attach:
         await attach.says("monitoring it", within=6)
         [*served] = re.findall(r"\bfound/([^\s,]+)", attach.said)
         assert served
@@ -150,12 +150,12 @@ async def answers(behind: Behind, world: World, client: Client) -> Seen:
     """Ask for the least that the program can do; return the answer, which must be a success."""
     if behind.chats:
         body: dict[str, object] = {"model": behind.chats, "messages": MESSAGES, "max_tokens": 2}
-        seen = await client.post(world.asked, "/v1/chat/completions", body)
+        answer = await client.post(world.asked, "/v1/chat/completions", body)
     else:
         body = {"model": behind.reads, "input": "a vine"}
-        seen = await client.post(world.asked, "/v1/embeddings", body)
-    assert seen.status == 200, seen.body
-    return seen
+        answer = await client.post(world.asked, "/v1/embeddings", body)
+    assert answer.status == 200, answer.body
+    return answer
 
 
 @who("restart")
@@ -166,8 +166,8 @@ async def test_a_program_that_restarts_under_its_registration_is_asked_again_at_
     await asyncio.to_thread(behind.running.kill)
     body = {"model": behind.chats or behind.reads, "messages": MESSAGES, "input": "a vine"}
     path = "/v1/chat/completions" if behind.chats else "/v1/embeddings"
-    gone = await client.post(world.asked, path, body)
-    assert gone.status == 503, gone.body
-    assert "Retry-After" in gone.headers
+    refused = await client.post(world.asked, path, body)
+    assert refused.status == 503, refused.body
+    assert "Retry-After" in refused.headers
     await asyncio.to_thread(behind.running.start)
     show(behind.running.program.package, back=(await answers(behind, world, client)).seconds)

@@ -68,15 +68,15 @@ async def served(backend: Backend, world: World, client: Client) -> Backend:
         for name, kind in KINDS.items()
     ]
     body = {"project": PROJECT, "models": rows}
-    seen = await client.post(world.serving, "/api/v0/ai/project/register", body)
-    assert seen.status == 200, seen.body
+    answer = await client.post(world.serving, "/api/v0/ai/project/register", body)
+    assert answer.status == 200, answer.body
     await client.listed([world.asked], *KINDS)
     return backend
 
 
-def text_of(seen: Seen) -> str:
-    assert seen.status == 200, seen.body
-    return str(orjson.loads(seen.body)["choices"][0]["message"]["content"])
+def text_of(answer: Seen) -> str:
+    assert answer.status == 200, answer.body
+    return str(orjson.loads(answer.body)["choices"][0]["message"]["content"])
 
 
 async def test_texts_vectors_and_ranks_come_from_one_backend_over_a_hop(
@@ -101,8 +101,8 @@ async def test_two_models_of_one_backend_are_never_taken_for_each_other(
     served: Backend, world: World, client: Client
 ) -> None:
     names = ("texts", "others") * 4
-    seen = await asyncio.gather(*(client.chat(world.asked, name) for name in names))
-    for name, answer in zip(names, seen, strict=True):
+    answers = await asyncio.gather(*(client.chat(world.asked, name) for name in names))
+    for name, answer in zip(names, answers, strict=True):
         assert f"weights-of-{name}" in text_of(answer)
 
 
@@ -123,23 +123,23 @@ async def test_the_reason_why_a_model_cannot_be_loaded_is_told(
         world.serving, "/api/v0/ai/project/register", {"project": "gone", "models": [row]}
     )
     await client.listed([world.asked], "gone")
-    seen = await client.chat(world.asked, "gone")
-    assert seen.status >= 500
-    assert b"no weights for missing" in seen.body
+    answer = await client.chat(world.asked, "gone")
+    assert answer.status >= 500
+    assert b"no weights for missing" in answer.body
     assert "weights-of-texts" in text_of(await client.chat(world.asked, "texts"))
     await client.unregister(world.serving, "gone")
 
 
 async def call(world: World, name: str, **fields: Any) -> Any:
     """Call the second node's face over gRPC with the messages of today."""
-    asked, told = (MESSAGES[message] for message in RPCS[name])
+    request_class, reply_class = (MESSAGES[message] for message in RPCS[name])
     async with grpc.aio.insecure_channel(world.asked.actor.fields["localai"]) as channel:
         method = channel.unary_unary(
             f"/{SERVICE}/{name}",
-            request_serializer=asked.SerializeToString,
-            response_deserializer=told.FromString,
+            request_serializer=request_class.SerializeToString,
+            response_deserializer=reply_class.FromString,
         )
-        return await method(asked(**fields), metadata=(("x-model", "texts"),), timeout=20)
+        return await method(request_class(**fields), metadata=(("x-model", "texts"),), timeout=20)
 
 
 async def test_a_client_of_today_is_answered(served: Backend, world: World) -> None:
@@ -153,9 +153,9 @@ async def test_tools_of_today_pass_from_a_client_to_a_backend(
 ) -> None:
     messages = [{"role": "tool", "content": "sunny", "tool_call_id": "call-1"}]
     tools = '[{"type":"function","function":{"name":"weather"}}]'
-    said = {"Messages": messages, "UseTokenizerTemplate": True, "Tools": tools}
-    reply = await call(world, "Predict", **said, ToolChoice="auto")
-    told = orjson.loads(reply.message.decode().removeprefix(SAID))
-    assert told["tools"] == tools
-    assert told["choice"] == "auto"
-    assert told["results"] == ["call-1"]
+    fields = {"Messages": messages, "UseTokenizerTemplate": True, "Tools": tools}
+    reply = await call(world, "Predict", **fields, ToolChoice="auto")
+    received = orjson.loads(reply.message.decode().removeprefix(SAID))
+    assert received["tools"] == tools
+    assert received["choice"] == "auto"
+    assert received["results"] == ["call-1"]

@@ -59,8 +59,8 @@ def neo(world: World) -> Iterator[Neo]:
 async def served(neo: Neo, world: World, client: Client) -> Neo:
     """Register the server at the first node, and wait until the second one lists it."""
     body = {"project": PROJECT, "models": [neo.row]}
-    seen = await client.post(world.serving, "/api/v0/ai/project/register", body)
-    assert seen.status == 200, seen.body
+    answer = await client.post(world.serving, "/api/v0/ai/project/register", body)
+    assert answer.status == 200, answer.body
     await client.listed([world.asked], MODEL)
     return neo
 
@@ -69,9 +69,9 @@ async def test_a_batch_of_prompts_and_its_alternatives_are_completions(
     served: Neo, world: World, client: Client
 ) -> None:
     body = {"model": MODEL, "prompt": [PROMPT, "once"], "n": 3}
-    seen = await client.post(world.asked, "/v1/completions", body)
-    assert seen.status == 200, seen.body
-    texts = [choice["text"] for choice in orjson.loads(seen.body)["choices"]]
+    answer = await client.post(world.asked, "/v1/completions", body)
+    assert answer.status == 200, answer.body
+    texts = [choice["text"] for choice in orjson.loads(answer.body)["choices"]]
     assert len(texts) == len(set(texts)) == 6
     assert all(texts)
 
@@ -88,9 +88,9 @@ async def test_a_chat_is_answered_whole_and_as_a_stream(
 async def test_a_server_that_writes_for_long_and_answers_nothing_else_meanwhile_is_waited_for(
     served: Neo, world: World, client: Client
 ) -> None:
-    seen = await client.post(world.asked, "/v1/completions", {"model": MODEL, "prompt": "slowly"})
-    assert seen.status == 200, seen.body
-    assert seen.seconds > 15
+    answer = await client.post(world.asked, "/v1/completions", {"model": MODEL, "prompt": "slowly"})
+    assert answer.status == 200, answer.body
+    assert answer.seconds > 15
 
 
 async def test_a_wrong_key_is_reported_when_the_server_is_registered(
@@ -98,33 +98,33 @@ async def test_a_wrong_key_is_reported_when_the_server_is_registered(
 ) -> None:
     row = served.row | {"model": "shut", "headers": {"x-api-key": "no key of its"}}
     body = {"project": "remotellm-shut", "models": [row]}
-    seen = await client.post(world.serving, "/api/v0/ai/project/register", body)
-    assert b"fault" in seen.body, seen.body
+    answer = await client.post(world.serving, "/api/v0/ai/project/register", body)
+    assert b"fault" in answer.body, answer.body
     await client.unregister(world.serving, "remotellm-shut")
 
 
 def ask(world: World, key: str, *prompts: str) -> dict[str, Any]:
     """Have RemoteLLM's own client ask the second node."""
     host, _, port = world.asked.actor.fields["remotellm"].rpartition(":")
-    told = run("real-texts", "remotellm_client.py", host, port, key, *prompts, home=world.folder)
-    return dict(json.loads(told.splitlines()[-1]))
+    output = run("real-texts", "remotellm_client.py", host, port, key, *prompts, home=world.folder)
+    return dict(json.loads(output.splitlines()[-1]))
 
 
 async def test_the_client_sees_at_a_node_what_it_sees_at_its_own_server(
     served: Neo, world: World
 ) -> None:
-    seen = await asyncio.to_thread(ask, world, f"any@{MODEL}", PROMPT, "once")
-    assert seen["name"] == MODEL
-    assert [len(texts) for texts in seen["texts"]] == [2, 2]
+    result = await asyncio.to_thread(ask, world, f"any@{MODEL}", PROMPT, "once")
+    assert result["name"] == MODEL
+    assert [len(texts) for texts in result["texts"]] == [2, 2]
     # One token for each letter, and as many next tokens as were asked for.
-    assert seen["guts"] == [len(PROMPT), 5]
+    assert result["guts"] == [len(PROMPT), 5]
 
 
 async def test_the_client_is_answered_by_a_worker_of_another_protocol(world: World) -> None:
-    seen = await asyncio.to_thread(ask, world, f"any@{TALKER}", PROMPT)
-    assert seen["name"] == TALKER
-    assert seen["texts"][0][0]
-    assert "UNIMPLEMENTED" in seen["refused"]
+    result = await asyncio.to_thread(ask, world, f"any@{TALKER}", PROMPT)
+    assert result["name"] == TALKER
+    assert result["texts"][0][0]
+    assert "UNIMPLEMENTED" in result["refused"]
 
 
 async def test_the_server_is_asked_again_after_a_restart(

@@ -60,11 +60,11 @@ async def ai(
 
 async def uploaded(ai: openai.AsyncOpenAI) -> dict[str, str]:
     """Upload the texts; return their ids by name."""
-    made = [
+    files = [
         await ai.files.create(file=(name, text.encode()), purpose="assistants")
         for name, text in TEXTS.items()
     ]
-    return {file.filename: file.id for file in made}
+    return {file.filename: file.id for file in files}
 
 
 @who("services")
@@ -100,8 +100,8 @@ async def test_a_vector_store_takes_files_and_finds_them_by_their_meaning(
         found = await ai.vector_stores.search(store.id, query=text, max_num_results=1)
         assert [(one.filename, one.file_id) for one in found.data] == [(name, ids[name])]
         assert found.data[0].content[0].text == text
-    gone = await ai.vector_stores.files.delete(ids["vine.txt"], vector_store_id=store.id)
-    assert gone.deleted
+    deletion = await ai.vector_stores.files.delete(ids["vine.txt"], vector_store_id=store.id)
+    assert deletion.deleted
     assert {file.id async for file in ai.vector_stores.files.list(store.id)} == {*rest}
     assert store.id in [one.id async for one in ai.vector_stores.list()]
     assert (await ai.vector_stores.delete(store.id)).deleted
@@ -146,15 +146,15 @@ async def scored(client: Client, behind: Behind, world: World, response: str) ->
     """Have a reward model score a response, in Llama Stack's words."""
     pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": response}]
     function = {"name": "score"}
-    asked = {
+    body = {
         "reward": behind.scores,
         "prompt_with_response": pair,
         "scoring_function": function,
     }
-    seen = await client.post(world.asked, "/reward_scoring", asked)
-    assert seen.status == 200, seen.body
-    ANSWERS["/reward_scoring"].validate_json(seen.body)
-    return float(json.loads(seen.body)["score"])
+    answer = await client.post(world.asked, "/reward_scoring", body)
+    assert answer.status == 200, answer.body
+    ANSWERS["/reward_scoring"].validate_json(answer.body)
+    return float(json.loads(answer.body)["score"])
 
 
 async def own_score(client: Client, url: str) -> float:
@@ -166,7 +166,7 @@ async def own_score(client: Client, url: str) -> float:
     body = {"model": "classifier", "input": ["What grows?\nA vine."]}
     async with client.session.post(f"{url}/classify", json=body) as response:
         [classes] = (await response.json())["data"]
-    return float(next(one["score"] for one in classes if one["label"] == "LABEL_2"))
+    return float(next(entry["score"] for entry in classes if entry["label"] == "LABEL_2"))
 
 
 @who("reward")

@@ -20,6 +20,6 @@ def test_bits_of_newer_versions_say_nothing(newer: int) -> None:
 
 
 def test_no_bit_means_two_things() -> None:
-    values = [one.value for one in Ability]
-    known = INPUTS | OUTPUTS | Ability.TOOLS | PROTOCOLS | Ability.OWN_PATH
-    assert sum(values) == known.value == 16383
+    values = [ability.value for ability in Ability]
+    abilities = INPUTS | OUTPUTS | Ability.TOOLS | PROTOCOLS | Ability.OWN_PATH
+    assert sum(values) == abilities.value == 16383

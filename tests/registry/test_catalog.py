@@ -41,12 +41,13 @@ def named(owner: Identity, name: str) -> Signed:
 
 def test_a_node_is_found_by_its_id_by_the_beginning_of_one_and_by_its_name() -> None:
     both = Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-1")])
-    mine = (both.held[ME.peer].record,)
-    assert both.find_records(ME.peer) == both.find_records(ME.peer[:24]) == mine
+    expected = (both.held[ME.peer].record,)
+    assert both.find_records(ME.peer) == both.find_records(ME.peer[:24]) == expected
     assert {record.node for record in both.find_records(ME.peer[: len(ID_HEAD) + 1])} >= {ME.peer}
     assert {record.node for record in both.find_records("gpu-1")} == {ME.peer, OTHER.peer}
     assert (
-        Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-2")]).find_records("gpu-1") == mine
+        Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-2")]).find_records("gpu-1")
+        == expected
     )
 
 
@@ -58,8 +59,8 @@ def test_what_all_ids_have_in_common_and_the_empty_text_name_no_node() -> None:
 
 def sets(catalog: Catalog) -> dict[str, set[Offer]]:
     """Return the offers as they are held, of which none is there twice."""
-    assert all(len(found) == len({*found}) for found in catalog.offers.values())
-    return {name: {*found} for name, found in catalog.offers.items()}
+    assert all(len(offers) == len({*offers}) for offers in catalog.offers.values())
+    return {name: {*offers} for name, offers in catalog.offers.items()}
 
 
 def index_of(catalog: Catalog) -> dict[str, set[Offer]]:
@@ -184,10 +185,10 @@ def test_services_of_a_node_that_drains_or_has_left_are_known_until_it_says_othe
     standing: Standing,
 ) -> None:
     serving = say(LLAMA, at=Version(1, 1))
-    going = say(LLAMA, at=Version(1, 2), standing=standing)
-    catalog = Catalog().merge([serving, going])
+    latest = say(LLAMA, at=Version(1, 2), standing=standing)
+    catalog = Catalog().merge([serving, latest])
     assert set(catalog.offers) == {"llama", "p/llama"}
-    assert catalog.held[ME.peer] is going
+    assert catalog.held[ME.peer] is latest
     assert catalog.merge([serving]) is catalog
     assert not catalog.merge([say(at=Version(2, 1))]).offers
     assert not catalog.merge([say(at=Version(1, 3), standing=standing)]).offers
@@ -215,12 +216,12 @@ def nothing() -> PersistentMap[int, int, dict[int, int]]:
 def test_changes_have_the_same_outcome_as_in_a_plain_map(steps: list[Any]) -> None:
     parted, plain = nothing(), dict[int, int]()
     for put, drop in steps:
-        before, kept = parted, dict(parted)
+        before, expected = parted, dict(parted)
         parted = parted.with_changes(put, drop)
         plain = {key: value for key, value in plain.items() if key not in drop} | put
         assert dict(parted) == plain
         assert len(parted) == len(plain)
-        assert dict(before) == kept
+        assert dict(before) == expected
 
 
 @given(st.dictionaries(st.integers(), st.integers(), min_size=1))

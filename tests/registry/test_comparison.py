@@ -29,8 +29,8 @@ class Scene:
         self.counters: Counter[str] = Counter()
         self.offenders: list[PeerId] = []
         self.peers = [MemoryMesh(i.peer, net) for i in (B, C)]
-        known = tuple(address_of(i.peer) for i in (B, C))
-        self.mesh = MemoryMesh(A.peer, net, bootstrap=known)
+        addresses = tuple(address_of(i.peer) for i in (B, C))
+        self.mesh = MemoryMesh(A.peer, net, bootstrap=addresses)
         self.replica = Replica(A, SETTINGS, epoch=1, jitter=lambda: 0.5)
         self.comparing = Comparison(
             self.replica,

@@ -207,8 +207,8 @@ class Convergence(RuleBasedStateMachine):
     @invariant()
     def our_own_word_is_the_last_we_said(self) -> None:
         for machine in self.machines:
-            held = machine.replica.catalog.held[machine.identity.peer]
-            assert held.record.services == machine.served
+            signed = machine.replica.catalog.held[machine.identity.peer]
+            assert signed.record.services == machine.served
 
     # What holds in the end.
 

@@ -56,9 +56,9 @@ class World:
 
 def replica(owner: Identity, *mesh: str) -> Replica:
     """Return a node's registry, with a record of these addresses."""
-    made = Replica(owner, RegistrySettings(), epoch=1, jitter=lambda: 0.5)
-    made.announce(0.0, reach=Reach(mesh=mesh))
-    return made
+    node = Replica(owner, RegistrySettings(), epoch=1, jitter=lambda: 0.5)
+    node.announce(0.0, reach=Reach(mesh=mesh))
+    return node
 
 
 async def test_a_peers_own_addresses_are_dialled_beside_the_relay_and_no_others() -> None:
@@ -90,10 +90,10 @@ async def test_relayed_peers_with_ever_new_addresses_delay_no_other() -> None:
     world.mesh.others = tuple(
         PeerConnection(other.peer, RELAYED, Direction.INBOUND, relayed=True) for other in others
     )
-    for look in range(2):
+    for attempt in range(2):
         for other, theirs in zip(others, replicas, strict=True):
-            new = tuple(f"/ip4/192.0.2.1/tcp/{look}{n}/p2p/{other.peer}" for n in range(AT_ONCE))
-            theirs.announce(float(look), reach=Reach(mesh=new))
+            new = tuple(f"/ip4/192.0.2.1/tcp/{attempt}{n}/p2p/{other.peer}" for n in range(AT_ONCE))
+            theirs.announce(float(attempt), reach=Reach(mesh=new))
             world.ours.merge_record(theirs.catalog.held[other.peer], heard_at=0.0, now=0.0)
         await world.direct_dial.dial_due()
         world.now += 1.0

@@ -18,14 +18,14 @@ def test_an_event_that_has_not_happened_has_a_count_of_zero() -> None:
 
 
 def test_counts_of_different_places_are_added_up() -> None:
-    seen = sum_counts({"refused": 2}, {"refused": 3, "syncs": 1})
-    assert (seen["refused"], seen["syncs"], seen["barred"]) == (5, 1, 0)
+    counts = sum_counts({"refused": 2}, {"refused": 3, "syncs": 1})
+    assert (counts["refused"], counts["syncs"], counts["barred"]) == (5, 1, 0)
 
 
 def test_every_event_that_the_registry_counts_has_a_name_here() -> None:
     pages = [path.read_text() for path in (ROOT / "registry").rglob("*.py")]
-    named = {event for page in pages for event in COUNTED.findall(page)}
-    named |= {*REASON.findall((ROOT / "registry/intake/validator.py").read_text())}
-    named |= {CONNECTIONS_REFUSED, HANDSHAKES_FAILED, STREAMS_REFUSED}
-    assert {"frames_bad", "strangers_refused", "offences", "loads_in"} <= named
-    assert not named - set(EVENTS)
+    names = {event for page in pages for event in COUNTED.findall(page)}
+    names |= {*REASON.findall((ROOT / "registry/intake/validator.py").read_text())}
+    names |= {CONNECTIONS_REFUSED, HANDSHAKES_FAILED, STREAMS_REFUSED}
+    assert {"frames_bad", "strangers_refused", "offences", "loads_in"} <= names
+    assert not names - set(EVENTS)

@@ -52,11 +52,11 @@ async def running():
     """Run a persistence with short pauses on a faulty store; give the store and the persistence."""
     store = Faulty()
     await store.write(MARK)
-    kept = Persistence(store, MARK, StoreIntervals(grain=0.005, retry=0.005, check=0.005))
-    kept.add_source(lambda: [RECORD])
+    persistence = Persistence(store, MARK, StoreIntervals(grain=0.005, retry=0.005, check=0.005))
+    persistence.add_source(lambda: [RECORD])
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(kept.run())
-        yield store, kept
+        work = group.create_task(persistence.run())
+        yield store, persistence
         work.cancel()
 
 
@@ -65,19 +65,19 @@ async def holds_record(store: Faulty) -> bool:
 
 
 async def test_a_change_is_written(running):
-    store, kept = running
-    kept.queue_change(RECORD)
+    store, persistence = running
+    persistence.queue_change(RECORD)
     await until(lambda: holds_record(store))
 
 
 async def test_a_store_that_is_away_is_noticed_though_nothing_is_written(running):
-    store, kept = running
+    store, persistence = running
 
     async def failing() -> bool:
-        return kept.failure == "it is away"
+        return persistence.failure == "it is away"
 
     async def well() -> bool:
-        return kept.failure == ""
+        return persistence.failure == ""
 
     store.away = True
     await until(failing)
@@ -93,19 +93,19 @@ async def test_a_store_that_was_emptied_is_told_everything_again(running):
 
 
 async def test_a_change_that_could_not_be_written_is_written_when_the_store_is_back(running):
-    store, kept = running
+    store, persistence = running
     store.away = True
-    kept.queue_change(RECORD)
+    persistence.queue_change(RECORD)
     await asyncio.sleep(0.02)
     store.away = False
     await until(lambda: holds_record(store))
 
 
 async def test_a_write_whose_answer_was_lost_is_undone_when_the_store_is_back(running):
-    store, kept = running
+    store, persistence = running
     store.mute = True
     with pytest.raises(StoreUnavailable, match="the answer was lost"):
-        await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+        await persistence.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
     store.mute = store.away = False
     assert await holds_record(store)
 
@@ -116,16 +116,16 @@ async def test_a_write_whose_answer_was_lost_is_undone_when_the_store_is_back(ru
 
 
 async def test_a_store_that_is_known_to_be_away_is_not_written_to(running):
-    store, kept = running
+    store, persistence = running
     store.away = True
     with pytest.raises(StoreUnavailable):
-        await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+        await persistence.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
     before = store.writes
     with pytest.raises(StoreUnavailable):
-        await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+        await persistence.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
     assert store.writes == before
     store.away = False
-    await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+    await persistence.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
     assert await holds_record(store)
 
 

@@ -25,12 +25,14 @@ CHALLENGE = b"0123456789abcdef"
 class Party:
     """One node with its replica and its probes; it answers nothing until `thawed` is set."""
 
-    def __init__(self, net: MemoryNet, owner: Identity, *known: Identity) -> None:
+    def __init__(self, net: MemoryNet, owner: Identity, *bootstrap: Identity) -> None:
         self.thawed = asyncio.Event()
         self.thawed.set()
         self.differing: list[PeerId] = []
         self.counters: Counter[str] = Counter()
-        self.mesh = MemoryMesh(owner.peer, net, bootstrap=tuple(address_of(i.peer) for i in known))
+        self.mesh = MemoryMesh(
+            owner.peer, net, bootstrap=tuple(address_of(i.peer) for i in bootstrap)
+        )
         self.replica = Replica(owner, SETTINGS, epoch=1, jitter=lambda: 0.5)
         self.replica.announce(0.0, reach=Reach(mesh=(address_of(owner.peer),)))
         self.probing = Prober(
@@ -62,10 +64,10 @@ class Party:
     def contact(self, node: PeerId) -> Status:
         return self.replica.member_health()[node].contact
 
-    async def look_for(self, node: PeerId, why: Evidence = Evidence.PARTED) -> None:
+    async def look_for(self, node: PeerId, evidence: Evidence = Evidence.PARTED) -> None:
         """Perform the rounds of probes of one doubt, for as long as there is a doubt."""
         now = asyncio.get_running_loop().time
-        self.replica.observe(node, why, now())
+        self.replica.observe(node, evidence, now())
         while self.contact(node) is Status.SUSPECT:
             self.replica.tick(now())
             await self.probing._run_round(node)
@@ -85,8 +87,8 @@ async def three(net: MemoryNet) -> AsyncIterator[list[Party]]:
         await one.start()
         for other in parties:
             if other is not one:
-                word = other.replica.catalog.held[other.replica.peer]
-                one.replica.merge_record(word, heard_at=now, now=now)
+                signed = other.replica.catalog.held[other.replica.peer]
+                one.replica.merge_record(signed, heard_at=now, now=now)
                 one.replica.observe(other.replica.peer, Evidence.LINKED, now)
     yield parties
     for one in parties:
@@ -250,9 +252,9 @@ async def test_a_peer_cannot_take_all_places_for_challenges_that_are_passed_on(
     question = VOUCH + CHALLENGE + B.peer.encode()
     b.thawed.clear()
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(refused(a, C.peer, question)) for _ in range(2 * VOUCHING)]
+        tasks = [group.create_task(refused(a, C.peer, question)) for _ in range(2 * VOUCHING)]
         later = group.create_task(refused(a, D.peer, question))
-    assert sum(task.result() for task in asked) == 2 * VOUCHING - VOUCHING // 2
+    assert sum(task.result() for task in tasks) == 2 * VOUCHING - VOUCHING // 2
     assert not later.result()
     assert a.counters["questions_refused"] == 2 * VOUCHING - VOUCHING // 2
 

@@ -194,14 +194,14 @@ async def test_a_revocation_by_a_node_is_known_elsewhere_at_once() -> None:
 async def test_a_node_that_falls_silent_is_lost_and_comes_back_when_heard() -> None:
     net = MemoryNet()
     async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
-        seen: list[Presence] = []
-        b.on_change(lambda nodes: seen.append(b.presence(A.peer)) if A.peer in nodes else None)
+        presences: list[Presence] = []
+        b.on_change(lambda nodes: presences.append(b.presence(A.peer)) if A.peer in nodes else None)
         await until(lambda: b.presence(A.peer) is Presence.ALIVE)
         assert isinstance(a.mesh, MemoryMesh)
         a.mesh.fail()
         assert "mesh" in a.degraded_parts()
         await until(lambda: b.presence(A.peer) is Presence.LOST)
-        assert Presence.SUSPECT in seen
+        assert Presence.SUSPECT in presences
         a.mesh.recover()
         await until(lambda: b.presence(A.peer) is Presence.ALIVE)
         assert not a.degraded_parts()
@@ -232,8 +232,8 @@ async def test_a_store_that_fails_degrades_and_serving_goes_on_and_all_is_saved_
         await until(lambda: offers(b, "llama") and offers(a, "qwen"))
         store.broken = False
         await until(lambda: not a.degraded_parts())
-        kept = (await store.read(Space.RECORDS)).values()
-        assert set(kept) == {signed.frame for signed in a.catalog.held.values()}
+        stored = (await store.read(Space.RECORDS)).values()
+        assert set(stored) == {signed.frame for signed in a.catalog.held.values()}
 
 
 async def test_a_store_that_cannot_be_read_does_not_keep_a_node_from_serving() -> None:
@@ -249,8 +249,8 @@ async def test_the_last_record_of_a_node_is_saved_when_it_stops() -> None:
     async with node(MemoryNet(), A, store=store) as a:
         await a.announce([LLAMA])
         await a.set_standing(Standing.LEFT)
-    kept = await store.read(Space.RECORDS)
-    assert kept[A.peer] == a.catalog.held[A.peer].frame
+    stored = await store.read(Space.RECORDS)
+    assert stored[A.peer] == a.catalog.held[A.peer].frame
 
 
 async def test_a_restarted_node_remembers_the_others_and_takes_none_for_living() -> None:
@@ -403,11 +403,11 @@ async def test_records_that_a_peer_gave_before_it_fell_silent_are_told_and_saved
         return sync.answer(peer, question, 0.0)[0]
 
     async with node(net, A, LLAMA, store=store) as a:
-        told: set[PeerId] = set()
-        a.on_change(told.update)
+        reported: set[PeerId] = set()
+        a.on_change(reported.update)
         async with stranger(net, E, answer):
             await until(lambda: a.counters["syncs_failed"] > 0 and E.peer in a.catalog.held)
-            await until(lambda: E.peer in told)
+            await until(lambda: E.peer in reported)
     assert E.peer in await store.read(Space.RECORDS)
 
 
@@ -462,13 +462,13 @@ async def test_after_a_restart_nodes_that_live_are_alive_again_though_no_heartbe
 async def test_heartbeats_that_counted_are_remembered_over_a_restart() -> None:
     net, store = MemoryNet(), MemoryStore()
     async with node(net, A, store=store) as a, node(net, B, bootstrap=(A,)):
-        await until(lambda: (pulse := a.health_of(B.peer)) is not None and pulse.beat > 2)
+        await until(lambda: (health := a.health_of(B.peer)) is not None and health.beat > 2)
         last = a.health_of(B.peer)
     async with node(net, A, store=store) as again:
-        pulse = again.health_of(B.peer)
-        assert pulse is not None
+        health = again.health_of(B.peer)
+        assert health is not None
         assert last is not None
-        assert (pulse.version, pulse.beat) >= (last.version, last.beat)
+        assert (health.version, health.beat) >= (last.version, last.beat)
 
 
 async def test_a_denied_peer_is_not_heard_not_answered_and_not_served(

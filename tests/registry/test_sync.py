@@ -78,12 +78,12 @@ NOW = 1_000.0
 Answer = Callable[[bytes], bytes]
 
 
-def replica(owner: Identity, *known: Signed, settings: RegistrySettings | None = None) -> Replica:
-    one = Replica(owner, settings or RegistrySettings(), epoch=5, jitter=lambda: 0.5)
-    for word in known:
-        if word.record.node != owner.peer:
-            one.merge_record(word, heard_at=NOW, now=NOW)
-    return one
+def replica(owner: Identity, *records: Signed, settings: RegistrySettings | None = None) -> Replica:
+    node = Replica(owner, settings or RegistrySettings(), epoch=5, jitter=lambda: 0.5)
+    for signed in records:
+        if signed.record.node != owner.peer:
+            node.merge_record(signed, heard_at=NOW, now=NOW)
+    return node
 
 
 def say(owner: Identity, *services: Service, sequence: int = 1) -> Signed:
@@ -99,9 +99,9 @@ def padded(owner: Identity, size: int) -> Signed:
     fields = {"version": [1, 1], "standing": "serving", "services": [], "later": "x" * size}
     body = orjson.dumps(fields)
     signature = owner.sign(wire.DOMAINS[wire.RECORD], body)
-    word = wire.decode(bytes((wire.VERSION, wire.RECORD)) + owner.public + signature + body)
-    assert isinstance(word, Signed)
-    return word
+    signed = wire.decode(bytes((wire.VERSION, wire.RECORD)) + owner.public + signature + body)
+    assert isinstance(signed, Signed)
+    return signed
 
 
 def exchange(asker: Replica, answer: Answer, now: float = NOW) -> tuple[list[bytes], list[Effect]]:
@@ -159,8 +159,8 @@ def test_an_exchange_persists_all_it_teaches_on_both_sides(
 
     _, effects = exchange(one, answer)
     for peer, done in ((one, effects), (other, taught)):
-        kept = {e.signed.record.node: e.signed for e in done if isinstance(e, Persist)}
-        assert before[peer.peer] | kept == dict(peer.catalog.held)
+        persisted = {e.signed.record.node: e.signed for e in done if isinstance(e, Persist)}
+        assert before[peer.peer] | persisted == dict(peer.catalog.held)
 
 
 def test_records_that_were_learned_are_handed_out_before_the_next_question() -> None:
@@ -188,10 +188,10 @@ def test_records_that_one_exchange_cannot_carry_come_with_the_next_ones() -> Non
     one, other = replica(A), replica(B, *frames)
     rounds = 0
     while one.catalog != other.catalog:
-        held = len(one.catalog.held)
+        count = len(one.catalog.held)
         exchange(one, honest(other))
         rounds += 1
-        assert len(one.catalog.held) > held
+        assert len(one.catalog.held) > count
     assert rounds == 2
 
 
@@ -238,9 +238,9 @@ def test_hearsay_does_not_make_a_node_younger_than_we_know_it_to_be() -> None:
 
 
 def test_the_answer_to_a_push_is_how_many_records_were_news() -> None:
-    one, pushed = replica(A, say(B)), batch(say(B).frame, say(C).frame, say(IDENTITIES[3]).frame)
-    assert sync.answer(one, b"P" + pushed, NOW)[0] == b"2"
-    assert sync.answer(one, b"P" + pushed, NOW)[0] == b"0"
+    node, pushed = replica(A, say(B)), batch(say(B).frame, say(C).frame, say(IDENTITIES[3]).frame)
+    assert sync.answer(node, b"P" + pushed, NOW)[0] == b"2"
+    assert sync.answer(node, b"P" + pushed, NOW)[0] == b"0"
 
 
 def test_a_pull_of_unknown_nodes_brings_nothing() -> None:
@@ -253,11 +253,11 @@ def test_a_pull_of_unknown_nodes_brings_nothing() -> None:
 
 @given(st.binary(max_size=200))
 def test_a_question_of_noise_is_refused_and_changes_nothing(noise: bytes) -> None:
-    one = replica(A, say(C, LLAMA))
-    before = one.catalog
+    node = replica(A, say(C, LLAMA))
+    before = node.catalog
     with suppress(InvalidFrame):
-        assert sync.answer(one, noise, NOW)[1] == []
-    assert one.catalog is before
+        assert sync.answer(node, noise, NOW)[1] == []
+    assert node.catalog is before
 
 
 @pytest.mark.parametrize(
@@ -306,20 +306,20 @@ BAD_BATCHES = {
 
 @pytest.mark.parametrize("bad", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
 def test_of_a_push_with_one_bad_frame_nothing_is_learned(bad: bytes) -> None:
-    one = replica(A)
+    node = replica(A)
     with pytest.raises(InvalidFrame):
-        sync.answer(one, b"P" + bad, NOW)
-    assert not one.catalog.held
+        sync.answer(node, b"P" + bad, NOW)
+    assert not node.catalog.held
 
 
 @pytest.mark.parametrize("age", [float("nan"), float("inf"), float("-inf"), -1e30, 1e30])
 def test_an_absurd_age_is_no_proof_from_the_future_and_no_error(age: float) -> None:
-    one = replica(A)
-    sync.answer(one, b"P" + batch(GOOD, age=age), NOW)
-    assert C.peer in one.catalog.held
-    assert one.member_health()[C.peer].heard <= NOW
+    node = replica(A)
+    sync.answer(node, b"P" + batch(GOOD, age=age), NOW)
+    assert C.peer in node.catalog.held
+    assert node.member_health()[C.peer].heard <= NOW
     if age != -1e30:
-        assert one.presence(C.peer) is Presence.LOST
+        assert node.presence(C.peer) is Presence.LOST
 
 
 # Hostile answerers.
@@ -366,17 +366,17 @@ def test_a_listing_that_makes_no_sense_changes_nothing(lie: bytes) -> None:
 
 @pytest.mark.parametrize("lie", [b"", b"==", b"x" * 511, b"x" * 513, b"x" * 1_000_000])
 def test_bucket_digests_of_another_length_change_nothing(lie: bytes) -> None:
-    one = replica(A)
+    node = replica(A)
     with pytest.raises(InvalidFrame):
-        exchange(one, lying(replica(B, say(C)), b"c", lie))
+        exchange(node, lying(replica(B, say(C)), b"c", lie))
 
 
 @pytest.mark.parametrize("lie", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
 def test_of_a_pulled_batch_with_one_bad_frame_nothing_is_learned(lie: bytes) -> None:
-    one = replica(A)
+    node = replica(A)
     with pytest.raises(InvalidFrame):
-        exchange(one, lying(replica(B, say(C)), b"p", lie))
-    assert not one.catalog.held
+        exchange(node, lying(replica(B, say(C)), b"p", lie))
+    assert not node.catalog.held
 
 
 def test_listing_records_that_are_never_sent_is_an_offence() -> None:
@@ -398,17 +398,17 @@ def test_one_pull_asks_for_no_more_than_one_batch_holds_and_no_more_are_looked_u
 
 
 def test_a_peer_that_says_equal_when_it_is_not_gains_nothing() -> None:
-    one = replica(A, say(C))
-    assert exchange(one, lambda _: b"=") == ([b"c" + bytes.fromhex(one.catalog.digest)], [])
+    node = replica(A, say(C))
+    assert exchange(node, lambda _: b"=") == ([b"c" + bytes.fromhex(node.catalog.digest)], [])
 
 
 @given(st.lists(st.binary(max_size=600), min_size=4, max_size=4))
 def test_answers_of_noise_change_nothing(noise: list[bytes]) -> None:
-    one, answers = replica(A, say(C, LLAMA)), iter([*noise, b"=" * 512])
-    before = one.catalog
+    node, answers = replica(A, say(C, LLAMA)), iter([*noise, b"=" * 512])
+    before = node.catalog
     with suppress(InvalidFrame):
-        exchange(one, lambda _: next(answers))
-    assert one.catalog is before
+        exchange(node, lambda _: next(answers))
+    assert node.catalog is before
 
 
 def test_records_chosen_to_cancel_out_do_not_hide_another() -> None:
@@ -425,8 +425,8 @@ def test_records_chosen_to_cancel_out_do_not_hide_another() -> None:
 def cancelling(values: list[int]) -> list[int]:
     """Return places whose values XOR to 0: Gaussian elimination over 65 or more numbers of 64 bits."""
     basis: dict[int, tuple[int, int]] = {}
-    for place, start in enumerate(values):
-        value, mask = start, 1 << place
+    for bit, start in enumerate(values):
+        value, mask = start, 1 << bit
         while value and (top := value.bit_length()) in basis:
             value, mask = value ^ basis[top][0], mask ^ basis[top][1]
         if not value:
@@ -445,51 +445,53 @@ def met_by(asker: Replica, answerer: Replica) -> None:
 
 
 def test_a_node_that_comes_with_a_crowd_of_strangers_is_taken_in_itself() -> None:
-    comes, stays = replica(A, *CROWD), replica(B)
-    met_by(comes, stays)
-    comes.announce(NOW, services=[])
-    exchange(comes, lambda question: sync.answer(stays, question, NOW, asker=comes.peer)[0])
-    assert comes.peer in stays.catalog.held
-    assert len(stays.catalog.held) <= AT_ONCE + 2
+    newcomer, resident = replica(A, *CROWD), replica(B)
+    met_by(newcomer, resident)
+    newcomer.announce(NOW, services=[])
+    exchange(
+        newcomer, lambda question: sync.answer(resident, question, NOW, asker=newcomer.peer)[0]
+    )
+    assert newcomer.peer in resident.catalog.held
+    assert len(resident.catalog.held) <= AT_ONCE + 2
 
 
 def test_a_connected_node_is_read_where_the_strangers_before_it_took_all_the_room() -> None:
-    stays = replica(B)
-    stays.note_connected(C.peer, NOW, chosen=False)
-    frames = [word.frame for word in CROWD[: AT_ONCE + 10]]
+    resident = replica(B)
+    resident.note_connected(C.peer, NOW, chosen=False)
+    frames = [signed.frame for signed in CROWD[: AT_ONCE + 10]]
     pushed = b"P" + batch(*frames, say(C).frame)
-    assert sync.answer(stays, pushed, NOW, asker=A.peer)[0] == b"%d" % (AT_ONCE + 1)
-    assert C.peer in stays.catalog.held
+    assert sync.answer(resident, pushed, NOW, asker=A.peer)[0] == b"%d" % (AT_ONCE + 1)
+    assert C.peer in resident.catalog.held
 
 
 def test_a_connected_node_is_pulled_where_there_is_room_for_no_stranger() -> None:
-    one = replica(A, settings=RegistrySettings(max_nodes=3))
-    exchange(one, honest(replica(B, *CROWD)))
-    one.note_connected(C.peer, NOW, chosen=True)
-    exchange(one, honest(replica(B, *CROWD, say(C))))
-    assert C.peer in one.catalog.held
+    node = replica(A, settings=RegistrySettings(max_nodes=3))
+    exchange(node, honest(replica(B, *CROWD)))
+    node.note_connected(C.peer, NOW, chosen=True)
+    exchange(node, honest(replica(B, *CROWD, say(C))))
+    assert C.peer in node.catalog.held
 
 
 def test_a_full_registry_asks_for_one_stranger_and_takes_in_none() -> None:
-    one = replica(A, settings=RegistrySettings(max_nodes=3))
-    one.announce(NOW, services=[])
-    exchange(one, honest(replica(B, *strangers(20))))
-    assert len(one.catalog.held) == 3
-    questions, effects = exchange(one, honest(replica(B, *strangers(20))))
+    node = replica(A, settings=RegistrySettings(max_nodes=3))
+    node.announce(NOW, services=[])
+    exchange(node, honest(replica(B, *strangers(20))))
+    assert len(node.catalog.held) == 3
+    questions, effects = exchange(node, honest(replica(B, *strangers(20))))
     assert effects == []
     (pull,) = (question for question in questions if question.startswith(b"p"))
     assert len(orjson.loads(pull[1:])["nodes"]) == 1
-    assert len(one.catalog.held) == 3
+    assert len(node.catalog.held) == 3
 
 
 def test_listing_records_that_are_never_sent_is_an_offence_where_there_is_no_room_for_them() -> (
     None
 ):
-    one = replica(A, *strangers(3), settings=RegistrySettings(max_nodes=3))
+    node = replica(A, *strangers(3), settings=RegistrySettings(max_nodes=3))
     listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
     with pytest.raises(InvalidFrame, match="cannot be fetched"):
-        exchange(one, lies)
+        exchange(node, lies)
 
 
 def test_a_record_of_a_denied_node_is_kept_out_in_each_comparison_and_is_no_refusal_for_a_limit() -> (

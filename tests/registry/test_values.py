@@ -36,9 +36,9 @@ def test_a_value_takes_no_field_that_it_does_not_have() -> None:
 )
 def test_a_changed_value_is_as_replaced(value: Load, changes: dict[str, int]) -> None:
     before = repr(value)
-    made = replace_fields(value, **changes)
-    assert made == replace(value, **changes)
-    assert repr(made) == repr(replace(value, **changes))
+    changed = replace_fields(value, **changes)
+    assert changed == replace(value, **changes)
+    assert repr(changed) == repr(replace(value, **changes))
     assert repr(value) == before
 
 

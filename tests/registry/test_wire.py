@@ -45,10 +45,10 @@ def with_fields(**fields: object) -> bytes:
 
 
 def read(frame: bytes) -> Record:
-    word = wire.decode(frame)
-    assert isinstance(word, Signed)
-    assert word.frame == frame
-    return word.record
+    signed = wire.decode(frame)
+    assert isinstance(signed, Signed)
+    assert signed.frame == frame
+    return signed.record
 
 
 # What we write, we read.
@@ -114,8 +114,8 @@ def test_a_record_of_one_model_is_a_few_hundred_bytes() -> None:
 
 def test_unknown_fields_are_ignored_and_their_bytes_are_kept() -> None:
     frame = with_fields(shards=[1, {"deep": [None]}], zone="eu")
-    word = wire.decode(frame)
-    assert word == Signed(RECORD, frame)
+    signed = wire.decode(frame)
+    assert signed == Signed(RECORD, frame)
 
 
 @pytest.mark.parametrize("name", ["gpu-1", "größe", "レンダー", "x" * 64])
@@ -271,9 +271,9 @@ def test_a_service_is_written_without_the_columns_that_are_not_known_of_it() -> 
 
 def test_a_service_of_an_unknown_type_is_skipped_and_the_others_are_kept() -> None:
     rows = [["p", "video", "", 77], ["p", "llama", "", 0], ["p", "huge", "", 10**15]]
-    kept = read(with_fields(services=rows))
-    assert kept == RECORD
-    assert [kept.service_at(place) for place in range(4)] == [None, *RECORD.services, None, None]
+    record = read(with_fields(services=rows))
+    assert record == RECORD
+    assert [record.service_at(index) for index in range(4)] == [None, *RECORD.services, None, None]
 
 
 def test_a_record_with_only_the_required_fields_is_read() -> None:
@@ -535,8 +535,8 @@ def test_checks_go_length_then_version_then_shape_then_signature() -> None:
         (b"\x01\x02" + unsigned, "a heartbeat's body"),
         (b"\x01\x02" + unsigned + bytes(24), "signature"),
     ]
-    for frame, named in wrong:
-        with pytest.raises(InvalidFrame, match=named):
+    for frame, message in wrong:
+        with pytest.raises(InvalidFrame, match=message):
             wire.decode(frame)
 
 

@@ -18,5 +18,5 @@ async def worker() -> AsyncIterator[OpenAIWorker]:
 
 @pytest.fixture
 async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
+    async with links() as own_links:
+        yield create(own_links)

@@ -110,12 +110,12 @@ class PeerNode:
         body = await http.read()
         if http.path in self.lacks:
             return web.json_response({"error": {"code": "unknown_path"}}, status=404)
-        asked = read(body, http.content_type)
+        parsed = read(body, http.content_type)
         kind = Kind(http.path.removeprefix("/v1/"))
         pin = Pin(project=http.headers["x-modelvine-project"], cid=http.headers["x-modelvine-cid"])
         request = Request(
-            http.headers["x-request-id"], kind, asked.model, body, http.headers["Content-Type"],
-            stream=asked.stream, pin=pin, own_only="x-modelvine-hop" in http.headers,
+            http.headers["x-request-id"], kind, parsed.model, body, http.headers["Content-Type"],
+            stream=parsed.stream, pin=pin, own_only="x-modelvine-hop" in http.headers,
         )  # fmt: skip
         if self.murmurs:
             return await self._murmured(http, request)
@@ -232,13 +232,13 @@ async def way_to(
     here, there = MemoryMesh(OWN.peer, net), MemoryMesh(node.identity.peer, net)
     await here.start(answer, refuse)
     await there.start(answer, partial(serve_pipe, port=node.port))
-    known = dict(reach or {})
-    known.setdefault(OWN.peer, Reach(links=("127.0.0.1:1",)))
-    theirs = node.reach if direct else Reach(certificate=node.reach.certificate)
-    known.setdefault(node.identity.peer, theirs)
+    reaches = dict(reach or {})
+    reaches.setdefault(OWN.peer, Reach(links=("127.0.0.1:1",)))
+    node_reach = node.reach if direct else Reach(certificate=node.reach.certificate)
+    reaches.setdefault(node.identity.peer, node_reach)
     links = Links(
         identity=OWN,
-        peers=OverMesh(here, known, through_relays=relayed),
+        peers=OverMesh(here, reaches, through_relays=relayed),
         settings=settings,
     )
     try:

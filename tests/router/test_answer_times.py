@@ -25,7 +25,7 @@ def test_each_kind_of_request_has_its_own_times() -> None:
 def test_the_number_of_remembered_workers_is_bounded() -> None:
     times = AnswerTimes()
     for number in range(MAX_OWN + 1):
-        one = times.estimator(worker(f"m{number}"), Kind.CHAT)
-        one.record_answer(1.0, kilobytes=1, tokens=1, concurrency=1)
+        estimator = times.estimator(worker(f"m{number}"), Kind.CHAT)
+        estimator.record_answer(1.0, kilobytes=1, tokens=1, concurrency=1)
     assert times.own_service_time(Service("p", "m0"), Kind.CHAT) is None
     assert times.own_service_time(Service("p", "m1"), Kind.CHAT) is not None

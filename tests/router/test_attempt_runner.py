@@ -52,11 +52,11 @@ async def test_a_request_sent_at_once_is_retried_like_any_other(world: World) ->
         bad.fail(status=500)
         first = world.router.start(chat())
         reply_of(first)
-        asked = len(bad.received), len(good.received)
+        before = len(bad.received), len(good.received)
         async with world.router.answer(chat(), first) as routed:
             assert routed.attempts == 2
             assert b'"llama"' in await whole(routed.answer)
-        assert (len(bad.received), len(good.received)) == (asked[0] + 1, asked[1] + 1)
+        assert (len(bad.received), len(good.received)) == (before[0] + 1, before[1] + 1)
         assert world.router.answer_if_complete(first) is None
 
 
@@ -69,8 +69,8 @@ class SlowWorld(World):
 
 
 async def test_the_time_of_an_attempt_begun_at_once_counts_against_the_total_timeout() -> None:
-    async with links(QUICK) as ours:
-        slow = SlowWorld(ours)
+    async with links(QUICK) as own_links:
+        slow = SlowWorld(own_links)
         slow.serve(*(own(NOBODY, cid=str(number)) for number in range(3)))
         first = slow.router.start(chat())
         with pytest.raises(WorkerUnreachable) as failed:
@@ -187,10 +187,10 @@ async def test_a_listener_is_called_in_place_of_a_reader(world: World) -> None:
         world.serve(own(worker.url))
         await world.settle()
         first = world.router.start(chat())
-        reply, heard = reply_of(first), asyncio.Event()
-        reply.listener = heard.set
+        reply, called = reply_of(first), asyncio.Event()
+        reply.listener = called.set
         async with asyncio.timeout(5):
-            await heard.wait()
+            await called.wait()
         reply.listener = None
         assert first is not None
         async with world.router.answer(chat(), first) as routed:

@@ -175,14 +175,14 @@ async def test_all_replicas_are_inspected_if_few_of_those_drawn_are_healthy() ->
     world = many()
     alive = PeerId("n7")
     world.lost = frozenset(offer.node for offer in world.catalog.offers[MODEL]) - {alive}
-    [found], _ = await chooser(world).choose(chat())
-    assert found.node == alive
+    [chosen], _ = await chooser(world).choose(chat())
+    assert chosen.node == alive
 
 
 async def test_a_pinned_replica_is_found_among_many() -> None:
     pinned = replace(chat(), pin=Pin(node=PeerId("n42")))
-    [found], _ = await chooser(many()).choose(pinned)
-    assert found.node == PeerId("n42")
+    [chosen], _ = await chooser(many()).choose(pinned)
+    assert chosen.node == PeerId("n42")
     assert len(chooser(many()).explain(chat()).ordered) == 200
 
 
@@ -201,13 +201,13 @@ def test_the_offers_of_a_name_are_rebuilt_when_its_workers_or_records_have_chang
     world = many(3)
     world.workers = Workers.of([NARROW.worker])  # type: ignore[list-item]
     names = NameOffersCache(world, BoundedWorkers(world, Limits()))
-    found = names.offers_for(chat())
-    assert [r.key[0] for r in found.all_replicas] == [OWN.peer, "n0", "n1", "n2"]
-    assert names.offers_for(chat()) is found
+    offers = names.offers_for(chat())
+    assert [r.key[0] for r in offers.all_replicas] == [OWN.peer, "n0", "n1", "n2"]
+    assert names.offers_for(chat()) is offers
     # A record that does not offer this name has changed.
     record = Record(PeerId("far"), Version(1, 0), services=(Service("p", "other"),))
     world.catalog = world.catalog.merge([Signed(record, b"far")])
-    assert names.offers_for(chat()) is found
+    assert names.offers_for(chat()) is offers
     world.catalog = many(4).catalog
     assert len(names.offers_for(chat()).all_replicas) == 5
     others = names.offers_for(chat(kind=Kind.BATCH)).all_replicas
@@ -232,8 +232,8 @@ def test_the_total_number_of_cached_offers_is_bounded() -> None:
     world = many(5)
     names = NameOffersCache(world, BoundedWorkers(world, Limits()), max_offers=12)
     for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING):
-        found = names.offers_for(chat(kind=kind))
-        assert names.offers_for(chat(kind=kind)) is found
+        offers = names.offers_for(chat(kind=kind))
+        assert names.offers_for(chat(kind=kind)) is offers
     assert [kind for _, kind in names._cached] == [Kind.COMPLETION, Kind.EMBEDDING]
     # The same name with other offers counts once.
     world.catalog = many(7).catalog
@@ -263,8 +263,10 @@ READER = ServiceTime(fixed=0.5, kilobyte=0.1)
 
 
 def talk(*, goes_on: bool = True) -> Request:
-    said = [{"role": "assistant" if n % 2 else "user", "content": str(n) * 9_000} for n in range(3)]
-    fields = {"messages": said if goes_on else said[:1]}
+    messages = [
+        {"role": "assistant" if n % 2 else "user", "content": str(n) * 9_000} for n in range(3)
+    ]
+    fields = {"messages": messages if goes_on else messages[:1]}
     body = orjson.dumps(fields)
     return replace(chat(body=body), prefixes=prefixes_of(fields, len(body)))
 
@@ -326,23 +328,27 @@ async def test_the_choice_is_among_the_replicas_that_were_asked() -> None:
 
 async def test_the_only_replica_is_chosen_at_once_unless_something_speaks_against_it() -> None:
     here = LoneWorld(OWN.peer, Workers.of([OTHER.worker]))  # type: ignore[list-item]
-    for world, asked in ((here, chat()), (many(1), chat()), (here, replace(chat(), own_only=True))):
+    for world, request in (
+        (here, chat()),
+        (many(1), chat()),
+        (here, replace(chat(), own_only=True)),
+    ):
         choice = chooser(world)
-        assert choice.choose_now(asked) == choice.explain(asked).ordered
-        [only] = choice.explain(asked).ordered
-        assert choice.choose_now(replace(asked, pin=Pin(node=only.node))) == (only,)
-        assert choice.choose_now(replace(asked, pin=Pin(cid="nobody's"))) is None
+        assert choice.choose_now(request) == choice.explain(request).ordered
+        [only] = choice.explain(request).ordered
+        assert choice.choose_now(replace(request, pin=Pin(node=only.node))) == (only,)
+        assert choice.choose_now(replace(request, pin=Pin(cid="nobody's"))) is None
         choice._ledger.retry_after.record(only.address, 1.0, 0.0)
-        assert choice.choose_now(asked) is None
+        assert choice.choose_now(request) is None
         choice._ledger.retry_after.record(only.address, 0.0, 0.0)
-        assert choice.choose_now(asked) == (only,)
+        assert choice.choose_now(request) == (only,)
         for _ in range(TRIP):
             choice._ledger.circuits.record_sign(only.address, Sign.FAILED, 0.0)
-        assert choice.choose_now(asked) is None
-    theirs = many(1)
-    assert chooser(theirs).choose_now(replace(chat(), own_only=True)) is None
-    theirs.lost = frozenset({PeerId("n0")})
-    assert chooser(theirs).choose_now(chat()) is None
+        assert choice.choose_now(request) is None
+    remote = many(1)
+    assert chooser(remote).choose_now(replace(chat(), own_only=True)) is None
+    remote.lost = frozenset({PeerId("n0")})
+    assert chooser(remote).choose_now(chat()) is None
     here.draining = True
     assert chooser(here).choose_now(chat()) is None
 
@@ -354,37 +360,37 @@ async def test_the_only_replica_is_not_chosen_at_once_without_a_slot_or_image_in
     attempt = scene.books.begin(NARROW)
     assert scene.chooser.choose_now(chat()) is None
     attempt.end()
-    reads = replace(NARROW.service, abilities=int(Ability.TEXT_IN))
-    scene.world.workers = Workers.of([Worker(reads, "http://127.0.0.1:1")])
-    seen = b'{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
+    text_only = replace(NARROW.service, abilities=int(Ability.TEXT_IN))
+    scene.world.workers = Workers.of([Worker(text_only, "http://127.0.0.1:1")])
+    with_image = b'{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
     assert scene.chooser.choose_now(chat()) == scene.chooser.explain(chat()).ordered
-    assert scene.chooser.choose_now(chat(body=seen)) is None
+    assert scene.chooser.choose_now(chat(body=with_image)) is None
 
 
 async def test_excluded_replicas_are_remembered_with_their_reasons(scene: Scene) -> None:
     scene.serve(NARROW, OTHER)
     scene.ledger.count_slot(NARROW.service)
-    asked = chat()
-    assert scene.chooser.choose_now(asked) is None
-    await scene.chooser.choose(asked)
+    request = chat()
+    assert scene.chooser.choose_now(request) is None
+    await scene.chooser.choose(request)
     scene.ledger.release(NARROW.service)
-    [left] = scene.chooser.exclusions.excluded_for(asked.id)
-    assert (left.candidate.service, left.reason) == (NARROW.service, Reason.FULL)
+    [excluded] = scene.chooser.exclusions.excluded_for(request.id)
+    assert (excluded.candidate.service, excluded.reason) == (NARROW.service, Reason.FULL)
     # The worker has room again: the next choice excludes no replica, also for the same request.
-    await scene.chooser.choose(replace(asked, id="another"))
+    await scene.chooser.choose(replace(request, id="another"))
     assert scene.chooser.exclusions.excluded_for("another") == []
-    await scene.chooser.choose(asked)
-    assert scene.chooser.exclusions.excluded_for(asked.id) == []
+    await scene.chooser.choose(request)
+    assert scene.chooser.exclusions.excluded_for(request.id) == []
 
 
 def test_exclusions_are_kept_for_the_newest_requests_and_a_few_replicas_each() -> None:
-    found = Exclusions(limit=2)
-    left = tuple(Excluded(NARROW, Reason.LOST) for _ in range(MAX_EXCLUDED + 1))
+    exclusions = Exclusions(limit=2)
+    excluded = tuple(Excluded(NARROW, Reason.LOST) for _ in range(MAX_EXCLUDED + 1))
     for number in range(3):
-        found.record(replace(chat(), id=str(number)), left)
+        exclusions.record(replace(chat(), id=str(number)), excluded)
     # Another name of the same request is kept beside the first.
-    found.record(replace(chat("second"), id="2"), left[:1])
-    assert [len(found.excluded_for(str(number))) for number in range(3)] == [
+    exclusions.record(replace(chat("second"), id="2"), excluded[:1])
+    assert [len(exclusions.excluded_for(str(number))) for number in range(3)] == [
         0,
         MAX_EXCLUDED,
         MAX_EXCLUDED + 1,

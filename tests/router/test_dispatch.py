@@ -127,8 +127,8 @@ def settings() -> RouterSettings:
 
 @pytest.fixture
 async def world(settings: RouterSettings) -> AsyncIterator[World]:
-    async with links(settings) as ours:
-        made = World(ours)
+    async with links(settings) as own_links:
+        made = World(own_links)
         yield made
         assert not made.router.in_flight
 
@@ -157,12 +157,12 @@ async def test_the_first_candidate_that_answers_is_used_and_every_attempt_is_rep
 
 async def test_the_load_of_a_worker_counts_forwarded_requests_too(world: World) -> None:
     async with running() as worker:
-        world.serve(mine := own(worker.url, capacity=8))
+        world.serve(candidate := own(worker.url, capacity=8))
         assert world.router.busy_loads() == {}
         for _ in range(2):
             async with world.router.answer(replace(chat(), own_only=True)) as routed:
                 assert routed.tally is not None
-                assert world.router.busy_loads() == {mine.service: Load(1, slots=8, first=0.0)}
+                assert world.router.busy_loads() == {candidate.service: Load(1, slots=8, first=0.0)}
                 await whole(routed.answer)
         assert world.router.busy_loads() == {}
 
@@ -374,11 +374,11 @@ async def test_a_frozen_worker_is_left_and_gets_only_probes_until_it_answers_one
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while head := await reader.readuntil(b"\r\n\r\n"):
-                asked.append(head.split(b" ")[0])
+                methods.append(head.split(b" ")[0])
                 await thawed.wait()
                 writer.write(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
 
-    asked: list[bytes] = []
+    methods: list[bytes] = []
     clock = asyncio.get_running_loop().time
     world.now = clock()
     async with raw(serve) as url, running() as good:
@@ -397,7 +397,7 @@ async def test_a_frozen_worker_is_left_and_gets_only_probes_until_it_answers_one
             world.now = clock()
             await asyncio.sleep(0.02)
         # Only the first request reached the worker; everything else was probes.
-        assert asked.count(b"POST") == 1
+        assert methods.count(b"POST") == 1
 
 
 @pytest.mark.parametrize("settings", [QUICK.model_copy(update={"first_byte_timeout": 30.0})])
@@ -416,11 +416,11 @@ async def test_a_single_threaded_worker_is_waited_for_if_there_is_no_alternative
             writer.write(b"Connection: close\r\nContent-Length: 17\r\n\r\n" + b'{"model":"llama"}')
 
     async with raw(serve) as url:
-        mine = own(url)
-        world.serve(mine)
+        candidate = own(url)
+        world.serve(candidate)
         sent_on = replace(chat(), own_only=True, waits=alone, holds=False)
         asking = asyncio.ensure_future(world.ask(sent_on))
-        while not (world.router.is_stopped(mine) or asking.done()):
+        while not (world.router.is_stopped(candidate) or asking.done()):
             world.now += 0.5
             await asyncio.sleep(0.02)
         # The two looks after which the worker would be given up.
@@ -497,9 +497,9 @@ async def test_the_slots_of_a_worker_are_learnt_from_refusals_and_refused_reques
 ) -> None:
     async with running() as worker:
         worker.fail(slots=4, delay_headers=0.05)
-        world.serve(mine := own(worker.url))
-        assert mine.worker is not None
-        assert world.router.load_of(mine.worker).slots == 0
+        world.serve(candidate := own(worker.url))
+        assert candidate.worker is not None
+        assert world.router.load_of(candidate.worker).slots == 0
         callers = [asyncio.ensure_future(world.ask(chat())) for _ in range(20)]
         assert all(b'"llama"' in body for body, _ in await asyncio.gather(*callers))
         [bounded] = world.router.explain(chat()).ordered
@@ -526,10 +526,10 @@ async def test_a_worker_is_asked_for_its_slots_once_it_has_several_requests(
 
 async def test_a_worker_that_never_refuses_has_no_learnt_limit(world: World) -> None:
     async with running() as worker:
-        world.serve(mine := own(worker.url))
+        world.serve(candidate := own(worker.url))
         await asyncio.gather(*(world.ask(chat()) for _ in range(50)))
         assert world.router.explain(chat()).ordered[0].slots == 0
-        assert not world.router.has_learnt_limit(mine.service)
+        assert not world.router.has_learnt_limit(candidate.service)
 
 
 async def test_attempts_at_unreachable_workers_cost_no_budget(world: World) -> None:
@@ -579,8 +579,8 @@ async def test_a_worker_that_names_a_retry_time_is_paused_until_then_and_others_
         assert [(await world.ask(chat()))[1] for _ in range(5)] == [2, 1, 1, 1, 1]
         assert len(busy.received) == 1
         world.now += 6
-        [left] = world.router.explain(chat()).excluded
-        assert (left.reason, left.seconds) == (Reason.PAUSED, 1.0)
+        [excluded] = world.router.explain(chat()).excluded
+        assert (excluded.reason, excluded.seconds) == (Reason.PAUSED, 1.0)
         world.now += 1
         busy.fail()
         await world.ask(chat())

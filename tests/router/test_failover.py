@@ -34,20 +34,20 @@ CHAT = {
 
 
 def asked(kind: Kind = Kind.CHAT, **fields: object) -> Request:
-    said = {**CHAT, **fields}
+    body = {**CHAT, **fields}
     if kind is Kind.COMPLETION:
-        said = {"prompt": "count:"} | {n: v for n, v in said.items() if n != "messages"}
-    return replace(chat(stream=True, kind=kind, body=orjson.dumps(said)), continues=True)
+        body = {"prompt": "count:"} | {n: v for n, v in body.items() if n != "messages"}
+    return replace(chat(stream=True, kind=kind, body=orjson.dumps(body)), continues=True)
 
 
 def stream(request: Request) -> ContinuedText:
-    found = continued_text(request)
-    assert found is not None
-    return found
+    continued = continued_text(request)
+    assert continued is not None
+    return continued
 
 
-def event(said: dict[str, object]) -> Event:
-    raw = b"data: " + orjson.dumps(said) + b"\n\n"
+def event(payload: dict[str, object]) -> Event:
+    raw = b"data: " + orjson.dumps(payload) + b"\n\n"
     return Event(raw, data_of(raw))
 
 
@@ -65,8 +65,8 @@ def part(request: Request, words: tuple[str, ...], *, ident: str, prompt: int = 
         choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
         choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     usage = {"prompt_tokens": prompt, "completion_tokens": len(words), "total_tokens": 0}
-    said = [head | {"choices": [choice]} for choice in choices]
-    return [*map(event, said), event(head | {"choices": [], "usage": usage}), DONE]
+    payloads = [head | {"choices": [choice]} for choice in choices]
+    return [*map(event, payloads), event(head | {"choices": [], "usage": usage}), DONE]
 
 
 def read(raw: bytes) -> list[dict[str, object]]:
@@ -76,7 +76,7 @@ def read(raw: bytes) -> list[dict[str, object]]:
 
 
 def text_of(raw: bytes) -> str:
-    pieces = [choice for said in read(raw) for choice in said["choices"]]
+    pieces = [choice for payload in read(raw) for choice in payload["choices"]]
     return "".join(c.get("text") or c.get("delta", {}).get("content") or "" for c in pieces)
 
 
@@ -85,20 +85,20 @@ def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
     kind: Kind, data: st.DataObject
 ) -> None:
     request = asked(kind)
-    going, sent, left = stream(request), b"", WORDS
+    continued, sent, left = stream(request), b"", WORDS
     for number in range(MOST_SEAMS + 1):
         events = part(request, left, ident="abcd"[number], prompt=10 + len(WORDS) - len(left))
         # A later part without words is the last one.
         last = number == MOST_SEAMS or (number > 0 and not left)
         least = 2 if number else 0
         cut = len(events) if last else data.draw(st.integers(least, len(events)))
-        before = going._written
+        before = continued._written
         for each in events[:cut]:
-            sent += going.feed(each)
-        left = left[going._written - before :]
+            sent += continued.feed(each)
+        left = left[continued._written - before :]
         if cut == len(events):
             break
-        step = going.decide_continuation(ONE)
+        step = continued.decide_continuation(ONE)
         if isinstance(step, Finish):
             sent += step.last
             break
@@ -109,25 +109,25 @@ def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
             assert again["prompt"] == "count:" + so_far
         elif so_far:
             assert again["messages"][-1] == {"role": "assistant", "content": so_far}
-        sent += going.seam_event(TWO)
+        sent += continued.seam_event(TWO)
     assert text_of(sent) == "".join(WORDS)
     assert sent.count(b"data: [DONE]\n\n") == 1
     assert sent.endswith(b"data: [DONE]\n\n")
-    said = read(sent)
-    firsts = [s for s in said if "id" in s]
+    payloads = read(sent)
+    firsts = [s for s in payloads if "id" in s]
     assert len({(s["id"], s["created"], s["model"]) for s in firsts}) == 1
-    assert sum("role" in c.get("delta", {}) for s in said for c in s["choices"]) <= 1
-    assert sum(c.get("finish_reason") == "stop" for s in said for c in s["choices"]) <= 1
-    [usage] = [s["usage"] for s in said if s.get("usage")]
+    assert sum("role" in c.get("delta", {}) for s in payloads for c in s["choices"]) <= 1
+    assert sum(c.get("finish_reason") == "stop" for s in payloads for c in s["choices"]) <= 1
+    [usage] = [s["usage"] for s in payloads if s.get("usage")]
     assert usage["completion_tokens"] == len(WORDS)
     assert usage["prompt_tokens"] in (0, 10)
 
 
 def died(*events: Event, **fields: object) -> tuple[ContinuedText, Resume | Finish | None]:
-    going = stream(asked(**fields))
+    continued = stream(asked(**fields))
     for each in events:
-        going.feed(each)
-    return going, going.decide_continuation(ONE)
+        continued.feed(each)
+    return continued, continued.decide_continuation(ONE)
 
 
 def words(count: int) -> list[Event]:
@@ -135,17 +135,17 @@ def words(count: int) -> list[Event]:
 
 
 def test_a_stream_that_does_not_break_is_unchanged() -> None:
-    going = stream(asked())
+    continued = stream(asked())
     events = [Event(b": ping\r\n\r\n", b""), *part(asked(), WORDS, ident="a")]
-    assert [going.feed(e) for e in events] == [e.raw for e in events]
+    assert [continued.feed(e) for e in events] == [e.raw for e in events]
 
 
 def test_the_seam_names_both_nodes_and_the_characters_before_it() -> None:
-    going, _ = died(*words(2))
-    [said] = read(going.seam_event(TWO))
-    assert said["modelvine"] == {"seam": {"from": ONE, "to": TWO, "characters": len("One two")}}
-    assert said["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
-    assert said["id"] == "a"
+    continued, _ = died(*words(2))
+    [payload] = read(continued.seam_event(TWO))
+    assert payload["modelvine"] == {"seam": {"from": ONE, "to": TWO, "characters": len("One two")}}
+    assert payload["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
+    assert payload["id"] == "a"
 
 
 def test_tokens_already_written_count_against_the_limit() -> None:
@@ -185,29 +185,29 @@ def test_a_stream_that_broke_before_its_first_word_is_requested_again_unchanged(
 
 
 def test_an_error_event_of_the_worker_ends_its_part_and_is_not_passed_on() -> None:
-    going = stream(asked())
-    assert going.feed(event({"error": {"message": "engine is dead"}})) == b""
-    assert isinstance(going.decide_continuation(ONE), Resume)
+    continued = stream(asked())
+    assert continued.feed(event({"error": {"message": "engine is dead"}})) == b""
+    assert isinstance(continued.decide_continuation(ONE), Resume)
 
 
 def test_the_number_of_seams_is_bounded() -> None:
-    going = stream(asked())
+    continued = stream(asked())
     for _ in range(MOST_SEAMS):
-        for said in words(1):
-            going.feed(said)
-        assert isinstance(going.decide_continuation(ONE), Resume)
-    for said in words(1):
-        going.feed(said)
-    assert going.decide_continuation(ONE) is None
+        for piece in words(1):
+            continued.feed(piece)
+        assert isinstance(continued.decide_continuation(ONE), Resume)
+    for piece in words(1):
+        continued.feed(piece)
+    assert continued.decide_continuation(ONE) is None
 
 
 def test_a_request_that_kills_its_workers_is_sent_to_two_at_most() -> None:
-    going = stream(asked())
-    step = going.decide_continuation(ONE)
+    continued = stream(asked())
+    step = continued.decide_continuation(ONE)
     assert isinstance(step, Resume)
     # The next worker learns that one has died already, and the request is not held for a worker to come back.
     assert (step.request.deaths, step.request.holds) == (1, False)
-    assert going.decide_continuation(ONE) is None
+    assert continued.decide_continuation(ONE) is None
 
 
 def test_a_stream_that_states_null_finish_reasons_needs_a_final_one() -> None:
@@ -249,10 +249,10 @@ def test_the_remembered_text_is_bounded() -> None:
 def test_a_stream_with_other_than_plain_text_is_passed_on_but_not_continued(
     choices: object,
 ) -> None:
-    going = stream(asked())
+    continued = stream(asked())
     odd = event({"choices": choices})
-    assert going.feed(odd) == odd.raw
-    assert going.decide_continuation(ONE) is None
+    assert continued.feed(odd) == odd.raw
+    assert continued.decide_continuation(ONE) is None
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def test_only_text_streams_whose_callers_want_it_are_continued() -> None:
 
 @given(st.lists(st.binary(max_size=40)))
 def test_nonsense_in_a_stream_raises_nothing(lines: list[bytes]) -> None:
-    going = stream(asked())
+    continued = stream(asked())
     for line in lines:
-        going.feed(Event(line, line))
-    going.decide_continuation(ONE)
-    going.seam_event(TWO)
+        continued.feed(Event(line, line))
+    continued.decide_continuation(ONE)
+    continued.seam_event(TWO)

@@ -37,8 +37,8 @@ def record(recording: Recording, sent: bytes) -> bytes:
 
 def recorded(sent: list[bytes], *signs: bytes) -> Recording:
     recording = Recording(signs)
-    for one in sent:
-        record(recording, one)
+    for chunk in sent:
+        record(recording, chunk)
     return recording
 
 
@@ -51,8 +51,8 @@ def kept(recording: Recording) -> int:
 def test_a_recording_holds_everything_that_was_sent(sent: list[bytes], looks: bool) -> None:
     recording = Recording((SIGN,) if looks else ())
     rest = b""
-    for one in sent:
-        rest = record(recording, one) or rest
+    for chunk in sent:
+        rest = record(recording, chunk) or rest
     assert recording.read_all() in (b"".join(sent), None)
     assert recording.newest.endswith(rest[-LARGE:])
 
@@ -73,7 +73,7 @@ def test_a_new_form_is_learnt_from_two_events_of_it() -> None:
         EVENT.replace(b"chunk", b"%d" % (number // 50)) % b"%d" % number for number in range(1_000)
     ]
     in_full = [
-        rest for recording in [Recording()] for one in sent if (rest := record(recording, one))
+        rest for recording in [Recording()] for chunk in sent if (rest := record(recording, chunk))
     ]
     assert len(in_full) <= 2 * 20 + 1
 
@@ -132,7 +132,7 @@ def test_bursts_of_similar_events_are_compressed_without_what_they_have_in_commo
             return self._packing.flush()
 
     sent = [EVENT % str(number).encode() for number in range(1_000)]
-    burst = [b"".join(sent[at : at + 100]) for at in range(0, len(sent), 100)]
+    burst = [b"".join(sent[start : start + 100]) for start in range(0, len(sent), 100)]
     monkeypatch.setattr(zlib, "compressobj", Counting)
     recorded([*burst, b"data: [DONE]\n\n"])
     assert sum(packed) < 5 * len(sent) + 2 * LARGE < len(b"".join(sent)) / 8

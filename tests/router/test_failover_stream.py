@@ -45,8 +45,8 @@ async def scene(request):
 
 def offered(running):
     """Return how many replicas of the model a node could ask."""
-    asked = Request("r", Kind.CHAT, "tiny", b"{}", "application/json")
-    return len(running.context.router.explain(asked).ordered)
+    request = Request("r", Kind.CHAT, "tiny", b"{}", "application/json")
+    return len(running.context.router.explain(request).ordered)
 
 
 async def read(scene, body=ASKED, headers=CONTINUE):
@@ -62,9 +62,9 @@ async def read(scene, body=ASKED, headers=CONTINUE):
         await scene.second.register(scene.heir, cid="2")
         await until(lambda: offered(scene.asked) == 2)
         death.set()
-        said = await response.read()
-    lines = [line[6:] for line in said.split(b"\n") if line.startswith(b"data: {")]
-    return said, [orjson.loads(line) for line in lines]
+        stream = await response.read()
+    lines = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
+    return stream, [orjson.loads(line) for line in lines]
 
 
 def text_of(events):
@@ -73,10 +73,10 @@ def text_of(events):
 
 
 async def test_a_stream_whose_worker_dies_is_continued_by_another_and_reads_as_one(scene):
-    said, events = await read(scene)
+    stream, events = await read(scene)
     assert text_of(events) == TEXT
-    assert said.endswith(b"data: [DONE]\n\n")
-    assert b"error" not in said
+    assert stream.endswith(b"data: [DONE]\n\n")
+    assert b"error" not in stream
     [seam] = [event["modelvine"]["seam"] for event in events if "modelvine" in event]
     assert seam == {
         "from": scene.first.context.peer,
@@ -97,16 +97,16 @@ async def test_words_that_arrive_with_the_news_of_the_workers_death_are_not_lost
     await until(lambda: offered(scene.asked) == 2)
     for _ in range(12):
         async with scene.asked.http.post(PATH, json=ASKED, headers=CONTINUE) as response:
-            said = await response.read()
-        lines = [line[6:] for line in said.split(b"\n") if line.startswith(b"data: {")]
+            stream = await response.read()
+        lines = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
         assert text_of(map(orjson.loads, lines)) == TEXT
     assert scene.mortal.received
 
 
 async def test_streams_are_continued_by_default(scene):
-    said, events = await read(scene, headers={})
+    stream, events = await read(scene, headers={})
     assert text_of(events) == TEXT
-    assert said.endswith(b"data: [DONE]\n\n")
+    assert stream.endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("header", [None, "1", "x"])
@@ -147,9 +147,9 @@ async def test_each_node_counts_the_tokens_of_its_own_workers_part(scene):
     ],
 )
 async def test_a_stream_that_may_not_or_cannot_be_continued_breaks_off(scene, body, headers):
-    said, events = await read(scene, body, headers)
+    stream, events = await read(scene, body, headers)
     assert events[-1]["error"]["code"] == "answer_broken"
-    assert b"[DONE]" not in said
+    assert b"[DONE]" not in stream
     assert scene.heir.received == []
 
 
@@ -158,9 +158,9 @@ async def test_a_stream_breaks_off_if_no_other_worker_serves_the_model(scene):
     await until(lambda: offered(scene.asked) == 1)
     async with scene.asked.http.post(PATH, json=ASKED, headers=CONTINUE) as response:
         scene.mortal.fail(die_before_headers=True)
-        said = await response.read()
-    assert b'"error"' in said
-    assert b"[DONE]" not in said
+        stream = await response.read()
+    assert b'"error"' in stream
+    assert b"[DONE]" not in stream
 
 
 async def test_a_caller_that_leaves_cancels_the_second_request(scene):
@@ -189,6 +189,6 @@ async def test_a_workers_error_event_is_passed_on_if_no_other_worker_continues(s
     await until(lambda: offered(scene.asked) == 1)
     scene.mortal.fail(fails_after=3)
     async with scene.asked.http.post(PATH, json=ASKED) as response:
-        said = await response.read()
-    assert FAILURE in said
-    assert b"there" in said
+        stream = await response.read()
+    assert FAILURE in stream
+    assert b"there" in stream

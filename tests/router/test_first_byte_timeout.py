@@ -147,12 +147,12 @@ async def test_a_caller_that_leaves_is_not_mistaken_for_silence(party: Party) ->
 async def test_a_stopped_own_worker_is_given_up_only_by_requests_that_may_go_elsewhere(
     party: Party,
 ) -> None:
-    mine = own("http://127.0.0.1:1")
-    waiting = await begun(asyncio.ensure_future(party.wait(candidate=mine)))
-    party.silent.add(mine)
+    candidate = own("http://127.0.0.1:1")
+    waiting = await begun(asyncio.ensure_future(party.wait(candidate=candidate)))
+    party.silent.add(candidate)
     party.look(times=3)
     await begun(waiting)
-    elsewhere = asyncio.ensure_future(party.wait(candidate=mine, elsewhere=True))
+    elsewhere = asyncio.ensure_future(party.wait(candidate=candidate, elsewhere=True))
     await asyncio.sleep(0)
     party.look(times=2)
     with pytest.raises(WorkerUnreachable):

@@ -22,8 +22,8 @@ HEDGING = QUICK.model_copy(update={"hedge": True})
 @pytest.fixture(params=[HEDGING])
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     """Two workers that are known to answer quickly; the first is tried first."""
-    async with links(request.param) as ours, several(2) as (first, second):
-        world = World(ours)
+    async with links(request.param) as own_links, several(2) as (first, second):
+        world = World(own_links)
         world.serve(own(first.url, cid="1"), own(second.url, cid="2"))
         for _ in range(FEWEST):
             await world.ask(chat())
@@ -130,8 +130,8 @@ async def test_hedges_are_bounded_by_the_retry_budget(scene: Scene) -> None:
 def told(
     usual: LatencyQuantiles, *seconds: float, model: str = "m", kind: Kind = Kind.CHAT
 ) -> float | None:
-    for one in seconds:
-        usual.record(model, kind, one)
+    for value in seconds:
+        usual.record(model, kind, value)
     return usual.slow_latency(model, kind)
 
 

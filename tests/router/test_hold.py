@@ -32,8 +32,8 @@ NOTICED = LONGEST_PAUSE + COMES_BACK + 0.5  # half a second more, since machines
 
 @asynccontextmanager
 async def router(settings: RouterSettings = PATIENT) -> AsyncIterator[World]:
-    async with links(settings) as ours:
-        made = World(ours)
+    async with links(settings) as own_links:
+        made = World(own_links)
         yield made
         assert not made.router.in_flight
         assert not made.router._held_requests._queues
@@ -55,7 +55,7 @@ async def test_requests_for_a_worker_that_restarts_are_answered_once_it_is_back(
         asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(40)]
         await until(lambda: world.router.events["held"] == 40)
         await asyncio.sleep(0.7)
-        assert not any(one.done() for one in asking)
+        assert not any(task.done() for task in asking)
         async with running(port=port):
             began = asyncio.get_running_loop().time()
             answers = await asyncio.gather(*asking)
@@ -98,7 +98,7 @@ async def test_held_requests_are_released_while_the_trial_request_is_still_being
         worker.fail(delay_headers=3.0)
         before = len(worker.received)
         await until(lambda: len(worker.received) == before + 5, within=NOTICED)
-        assert not any(one.done() for one in asking)
+        assert not any(task.done() for task in asking)
         await asyncio.gather(*asking)
 
 
@@ -161,11 +161,11 @@ async def test_a_caller_that_leaves_gives_up_its_place_and_the_others_wait_on() 
         world.serve(own(worker.url))
         asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(4)]
         await until(lambda: world.router.events["held"] == 4)
-        [room] = world.router._held_requests._queues.values()
+        [queue] = world.router._held_requests._queues.values()
         for leaving in asking[:3]:
             leaving.cancel()
         await asyncio.wait(asking[:3])
-        assert len(room.requests) == 1
+        assert len(queue.requests) == 1
         worker.fail()
         await asyncio.wait_for(asking[3], NOTICED)
 
@@ -175,9 +175,9 @@ async def test_a_request_that_may_not_be_held_fails_at_once(draining: bool) -> N
     async with router() as world:
         world.serve(own("http://127.0.0.1:1"))
         world.draining = draining
-        asked = chat() if draining else replace(chat(), holds=False)
+        request = chat() if draining else replace(chat(), holds=False)
         with pytest.raises((NobodyServes, WorkerUnreachable)):
-            await world.ask(asked)
+            await world.ask(request)
     assert world.router.events["held"] == 0
 
 
@@ -188,8 +188,8 @@ async def test_the_number_of_held_requests_is_limited() -> None:
         asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(PATIENT.queue + 5)]
         await until(lambda: world.router.events["holds_refused"] == 5)
         assert world.router.events["held"] == PATIENT.queue < MAX_HELD
-        refused = [one for one in asking if one.done()]
-        assert [type(one.exception()) for one in refused] == [WorkerLoading] * 5
+        refused = [task for task in asking if task.done()]
+        assert [type(task.exception()) for task in refused] == [WorkerLoading] * 5
         worker.fail()
         await asyncio.gather(*(set(asking) - set(refused)))
 
@@ -202,7 +202,7 @@ async def test_a_node_that_begins_to_drain_releases_held_requests() -> None:
         await until(lambda: world.router.held_count == 5)
         world.draining = True
         await asyncio.wait(asking, timeout=NOTICED)
-        assert [type(one.exception()) for one in asking] == [NobodyServes] * 5
+        assert [type(task.exception()) for task in asking] == [NobodyServes] * 5
 
 
 async def test_the_total_size_of_held_bodies_is_limited() -> None:
@@ -275,12 +275,12 @@ async def test_while_one_request_tries_a_worker_long_away_the_others_fail_at_onc
         for _ in range(TRIP):
             with pytest.raises(WorkerUnreachable):
                 await world.ask(chat())
-        tried = len(world.outcomes)
+        before = len(world.outcomes)
         for _ in range(10):
-            with pytest.raises(NobodyServes) as gone:
+            with pytest.raises(NobodyServes) as raised:
                 await world.ask(chat())
-            assert gone.value.retry_after >= 1
-        assert len(world.outcomes) == tried
+            assert raised.value.retry_after >= 1
+        assert len(world.outcomes) == before
         world.now += 10
         server = await asyncio.start_server(silent, "127.0.0.1", port)
         trial = asyncio.ensure_future(world.ask(chat()))

@@ -42,16 +42,16 @@ TRIES = 6
 async def longest_hold(done: asyncio.Future[object]) -> float:
     longest = 0.0
     while not done.done():
-        began, spent = time.perf_counter(), time.process_time()
+        began, cpu_began = time.perf_counter(), time.process_time()
         await asyncio.sleep(0)
-        longest = max(longest, min(time.perf_counter() - began, time.process_time() - spent))
+        longest = max(longest, min(time.perf_counter() - began, time.process_time() - cpu_began))
     return longest
 
 
 def prepared(body: bytes) -> bytes:
     """Prepare a body as a node does before it sends it to a worker."""
-    asked = bodies.read(body, JSON)
-    assert asked.model == "m"
+    parsed = bodies.read(body, JSON)
+    assert parsed.model == "m"
     return bodies.with_model(bodies.without_node_fields(body, JSON), JSON, "other")
 
 
@@ -72,11 +72,11 @@ async def test_the_event_loop_goes_on_while_a_large_body_is_read(made):
         if held < MAX_HELD * SLACK:
             break
     assert held < MAX_HELD * SLACK
-    left = work.result()
-    assert left.startswith(b'{"model":"other",')
-    assert left.endswith(b"}")
-    assert b'"project"' not in left
-    assert len(left) == len(body) - len(b',"project":"p"') + len("other") - len("m")
+    remaining = work.result()
+    assert remaining.startswith(b'{"model":"other",')
+    assert remaining.endswith(b"}")
+    assert b'"project"' not in remaining
+    assert len(remaining) == len(body) - len(b',"project":"p"') + len("other") - len("m")
 
 
 def test_a_form_is_read_at_once_whatever_its_bytes():

@@ -79,9 +79,9 @@ async def test_the_first_byte_of_an_own_worker_is_measured_and_another_nodes_loa
     attempt.end()
     attempt = books.begin(THEIRS)
     assert attempt.record_answer(begun(load=Load(4))).tally is None
-    heard = books.ledger.reports.newest(*THEIRS.key, now=books.time)
-    assert heard is not None
-    assert (heard.load, heard.ours) == (Load(4), 1)
+    report = books.ledger.reports.newest(*THEIRS.key, now=books.time)
+    assert report is not None
+    assert (report.load, report.ours) == (Load(4), 1)
     attempt.end()
 
 
@@ -118,8 +118,8 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(
 
 def row(ledger: Ledger, request: Request, candidate: Candidate) -> Candidate:
     """Return a replica with the ledger's knowledge of it."""
-    [known] = ledger.candidates(request, [OfferedReplica(candidate)])
-    return known
+    [listed] = ledger.candidates(request, [OfferedReplica(candidate)])
+    return listed
 
 
 def answer(
@@ -132,8 +132,8 @@ def answer(
 ) -> ServiceTime | None:
     """Have the node's own worker answer in two seconds, and return its service time."""
     attempt = books.begin(OURS, chat(kind=kind))
-    said = replace(begun(), usage=usage, broken=broken, content_type=media_type, length=400)
-    attempt.record_answer(said)
+    answered = replace(begun(), usage=usage, broken=broken, content_type=media_type, length=400)
+    attempt.record_answer(answered)
     books.time += 2.0
     attempt.end()
     return books.ledger.times.own_service_time(OURS.service, kind)
@@ -243,17 +243,17 @@ async def test_a_node_that_takes_far_longer_than_it_reports_is_no_longer_believe
                 0 < number <= JUDGED // 2
             )
             attempt = books.begin(THEIRS, chat(kind=kind))
-            said = begun(load=Load(0, slots=1_000))
-            attempt.record_answer(replace(said, service_time=quick, usage=usage, length=400))
+            answered = begun(load=Load(0, slots=1_000))
+            attempt.record_answer(replace(answered, service_time=quick, usage=usage, length=400))
             books.time += 5.0
             attempt.end()
-        known = row(ledger, chat(kind=kind), THEIRS)
-        assert known.report is None
-        assert known.time is not None
-        assert known.time.seconds_alone(kilobytes=0, tokens=50) > 4
+        listed = row(ledger, chat(kind=kind), THEIRS)
+        assert listed.report is None
+        assert listed.time is not None
+        assert listed.time.seconds_alone(kilobytes=0, tokens=50) > 4
         # A restart hides nothing.
         ledger.forget(THEIRS.node)
-        assert row(ledger, chat(kind=kind), THEIRS).time == known.time
+        assert row(ledger, chat(kind=kind), THEIRS).time == listed.time
 
 
 async def test_a_stream_that_its_caller_left_says_nothing_of_another_nodes_speed(
@@ -278,5 +278,7 @@ async def test_every_event_starts_at_zero() -> None:
 
 
 def test_every_event_that_the_router_counts_is_declared() -> None:
-    named = {event for path in ROUTER.rglob("*.py") for event in COUNTED.findall(path.read_text())}
-    assert named == set(EVENTS)
+    counted = {
+        event for path in ROUTER.rglob("*.py") for event in COUNTED.findall(path.read_text())
+    }
+    assert counted == set(EVENTS)

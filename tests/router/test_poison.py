@@ -17,8 +17,8 @@ from tests.workers.openai_worker import OpenAIWorker
 
 @asynccontextmanager
 async def router(settings: RouterSettings = QUICK) -> AsyncIterator[World]:
-    async with links(settings) as ours:
-        made = World(ours)
+    async with links(settings) as own_links:
+        made = World(own_links)
         yield made
         assert not made.router.in_flight
 

@@ -25,7 +25,7 @@ def test_a_kind_is_its_path() -> None:
 
 
 def test_a_request_as_it_is_asked_differs_only_in_what_is_given() -> None:
-    names = [one.name for one in fields(Request)]
+    names = [field.name for field in fields(Request)]
     # One object of its own for each field: none may land in another's place.
     request: Any = Request("r", Kind.CHAT, "m", b"", "application/json")
     values: dict[str, object] = {
@@ -37,8 +37,8 @@ def test_a_request_as_it_is_asked_differs_only_in_what_is_given() -> None:
     for name, value in values.items():
         setattr(request, name, value)
     passed = PassedHeaders({"c": "d"})
-    asked = request.for_candidate(waits=False, patience=0.5, holds=True, passed=passed)
+    forwarded = request.for_candidate(waits=False, patience=0.5, holds=True, passed=passed)
     changes = {"waits": False, "patience": 0.5, "holds": True, "passed": passed}
-    assert {name: getattr(asked, name) for name in names} == {
+    assert {name: getattr(forwarded, name) for name in names} == {
         name: getattr(request, name) for name in names
     } | changes

@@ -74,8 +74,8 @@ async def test_a_request_that_needs_no_slot_is_sent_at_once(
 async def test_a_borrower_holds_requests_only_for_workers_that_have_answered_it(
     pair: Pair,
 ) -> None:
-    async with running() as there:
-        pair.serve(own(there.url), own("http://127.0.0.1:1", cid="2"))
+    async with running() as worker:
+        pair.serve(own(worker.url), own("http://127.0.0.1:1", cid="2"))
         await pair.borrowing.ask(replace(chat(), pin=Pin(cid="")))
         with pytest.raises(WorkerUnreachable) as failed:
             await pair.borrowing.ask(replace(chat(), pin=Pin(cid="2")))
@@ -92,10 +92,10 @@ async def test_callers_that_leave_the_queue_or_their_slot_lose_no_slot(
     worker.fail(delay_first=0.02)
     asking = [asyncio.ensure_future(pair.borrowing.ask(chat())) for _ in range(12)]
     await until(lambda: len(worker.received) == 1)
-    for one in asking[::2]:
-        one.cancel()
+    for task in asking[::2]:
+        task.cancel()
     await asyncio.wait(asking)
-    assert sum(not one.cancelled() for one in asking) == 6
+    assert sum(not task.cancelled() for task in asking) == 6
     assert (await pair.lending.ask(chat()))[1] == 1
 
 

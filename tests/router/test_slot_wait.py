@@ -23,8 +23,8 @@ SERVICE = Service("p", MODEL)
 
 @pytest.fixture
 async def world(worker: OpenAIWorker) -> AsyncIterator[World]:
-    async with links(QUICK.model_copy(update={"queue": 20})) as ours:
-        made = World(ours)
+    async with links(QUICK.model_copy(update={"queue": 20})) as own_links:
+        made = World(own_links)
         made.serve(own(worker.url, capacity=SLOTS))
         yield made
         assert not made.router.in_flight
@@ -61,11 +61,11 @@ async def test_callers_that_leave_the_queue_or_their_slot_lose_no_slot(
     worker.fail(delay_first=0.03)
     asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(16)]
     await queued(world, 14)
-    for one in asking[::2]:
-        one.cancel()
+    for task in asking[::2]:
+        task.cancel()
     await asyncio.wait(asking)
-    assert all(one.cancelled() or one.result()[1] == 1 for one in asking)
-    assert sum(not one.cancelled() for one in asking) == 8
+    assert all(task.cancelled() or task.result()[1] == 1 for task in asking)
+    assert sum(not task.cancelled() for task in asking) == 8
 
 
 async def test_a_full_queue_refuses_at_once_and_says_when_to_retry(
@@ -77,8 +77,8 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_retry(
     with pytest.raises(NoCapacity, match="20 requests wait") as refused:
         await world.ask(chat())
     assert refused.value.retry_after >= 1.0
-    for one in asking:
-        one.cancel()
+    for task in asking:
+        task.cancel()
     await asyncio.wait(asking)
 
 
@@ -94,8 +94,8 @@ async def test_another_caller_displaces_the_last_request_of_a_crowd(
     with pytest.raises(NoCapacity):
         asking[-1].result()
     assert not other.done()
-    for one in (*asking, other):
-        one.cancel()
+    for task in (*asking, other):
+        task.cancel()
     await asyncio.wait([*asking, other])
 
 
@@ -107,8 +107,8 @@ async def test_a_request_with_alternatives_does_not_wait(
     await until(lambda: taken(world) == SLOTS)
     with pytest.raises(NoCapacity):
         await world.ask(replace(chat(), waits=False))
-    for one in asking:
-        one.cancel()
+    for task in asking:
+        task.cancel()
     await asyncio.wait(asking)
 
 
@@ -133,8 +133,8 @@ async def test_a_wait_for_a_slot_times_out(world: World, worker: OpenAIWorker) -
     with pytest.raises(NoCapacity, match="within 1 s"):
         await world.ask(chat())
     assert taken(world) == SLOTS
-    for one in asking:
-        one.cancel()
+    for task in asking:
+        task.cancel()
     await asyncio.wait(asking)
 
 
@@ -153,26 +153,26 @@ async def test_requests_waiting_for_a_model_that_is_unregistered_fail(
 async def test_a_waiting_request_takes_a_slot_of_any_worker_of_the_model(
     worker: OpenAIWorker,
 ) -> None:
-    async with running() as second, links() as ours:
-        made = World(ours)
-        found: list[Candidate] = [own(worker.url, cid="1", capacity=1)]
-        found.append(own(second.url, cid="2", capacity=1))
-        made.serve(*found)
+    async with running() as second, links() as own_links:
+        made = World(own_links)
+        candidates: list[Candidate] = [own(worker.url, cid="1", capacity=1)]
+        candidates.append(own(second.url, cid="2", capacity=1))
+        made.serve(*candidates)
         worker.fail(hang=True)
         second.fail(delay_first=0.02)
         asking = [asyncio.ensure_future(made.ask(chat())) for _ in range(6)]
-        await until(lambda: sum(one.done() for one in asking) == 5)
+        await until(lambda: sum(task.done() for task in asking) == 5)
         assert len(worker.received) == 1
-        for one in asking:
-            one.cancel()
+        for task in asking:
+            task.cancel()
         with suppress(asyncio.CancelledError, RouterError):
             await asyncio.gather(*asking)
         assert not made.router.in_flight
 
 
 async def test_a_second_attempt_beyond_the_slots_does_not_raise_their_number() -> None:
-    async with running() as bad, running() as good, links() as ours:
-        made = World(ours)
+    async with running() as bad, running() as good, links() as own_links:
+        made = World(own_links)
         made.serve(own(bad.url, cid="1"), own(good.url, cid="2", capacity=1))
         bad.fail(status=500, delay_first=0.05)
         good.fail(delay_first=0.15)
@@ -183,11 +183,11 @@ async def test_a_second_attempt_beyond_the_slots_does_not_raise_their_number() -
         late = [asyncio.ensure_future(made.ask(chat())) for _ in range(4)]
         await asyncio.wait(crowd)
         most = 0
-        while not all(one.done() for one in late):
+        while not all(task.done() for task in late):
             most = max(most, taken(made))
             await asyncio.sleep(0.005)
         assert most == 1
-        assert all(one.result()[1] == 1 for one in late)
+        assert all(task.result()[1] == 1 for task in late)
         assert not made.router.in_flight
 
 
@@ -205,8 +205,8 @@ async def test_the_retry_time_is_learnt_from_answers_under_the_requested_name(
     with pytest.raises(NoCapacity) as refused:
         await world.ask(replace(chat(f"p/{MODEL}"), waits=False))
     assert refused.value.retry_after > 2
-    for one in busy:
-        one.cancel()
+    for task in busy:
+        task.cancel()
     await asyncio.wait(busy)
 
 
@@ -239,8 +239,8 @@ async def test_other_waiting_requests_come_before_background_requests(
 
     lines = [asyncio.ensure_future(ask(background=True)) for _ in range(8)]
     await until(lambda: taken(world) == SLOTS)
-    others = [asyncio.ensure_future(ask(background=False)) for _ in range(4)]
-    await asyncio.gather(*lines, *others)
+    foreground = [asyncio.ensure_future(ask(background=False)) for _ in range(4)]
+    await asyncio.gather(*lines, *foreground)
     assert not any(order[SLOTS : SLOTS + 4])
 
 

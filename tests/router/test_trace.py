@@ -54,9 +54,9 @@ def test_another_nodes_span_is_a_child_of_the_attempt():
 
 def test_each_attempt_has_its_own_id_and_the_recorded_attempts_are_bounded():
     trace = traced()
-    made = [trace.add_attempt(chat(), THEIRS, (), n) for n in range(MOST_ATTEMPTS + 3)]
-    assert len({attempt.id for attempt in made}) == len(made)
-    assert trace.attempts == made[:MOST_ATTEMPTS]
+    attempts = [trace.add_attempt(chat(), THEIRS, (), n) for n in range(MOST_ATTEMPTS + 3)]
+    assert len({attempt.id for attempt in attempts}) == len(attempts)
+    assert trace.attempts == attempts[:MOST_ATTEMPTS]
 
 
 def test_only_the_class_of_an_error_is_recorded():

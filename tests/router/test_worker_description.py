@@ -27,10 +27,10 @@ def worker(model: str = "m", *, own: str = "", context: int = 0) -> Worker:
 
 
 def test_a_model_is_found_by_the_workers_own_name_for_it() -> None:
-    said = WorkerDescription(models=(OfferedModel("a", 1), OfferedModel("b:latest", 2)))
-    assert said.model_of(worker("x", own="a")).context == 1
-    assert said.model_of(worker("b")).context == 2
-    assert said.model_of(worker("c")) == OfferedModel("c")
+    description = WorkerDescription(models=(OfferedModel("a", 1), OfferedModel("b:latest", 2)))
+    assert description.model_of(worker("x", own="a")).context == 1
+    assert description.model_of(worker("b")).context == 2
+    assert description.model_of(worker("c")) == OfferedModel("c")
 
 
 def test_a_worker_with_a_single_model_has_it_under_any_name() -> None:
@@ -42,25 +42,29 @@ def test_a_worker_with_a_single_model_has_it_under_any_name() -> None:
 
 
 def test_a_description_does_not_override_the_operators_settings() -> None:
-    said = OfferedModel("m", 4096, Ability.TEXT_IN)
-    assert complete_worker(worker(), said).service == Service("p", "m", context=4096, abilities=1)
-    assert complete_worker(worker(context=100), said).service.context == 100
+    offered = OfferedModel("m", 4096, Ability.TEXT_IN)
+    assert complete_worker(worker(), offered).service == Service(
+        "p", "m", context=4096, abilities=1
+    )
+    assert complete_worker(worker(context=100), offered).service.context == 100
     mute = worker()
     assert complete_worker(mute, OfferedModel("m")) is mute
 
 
 def test_a_verbatim_protocol_bit_does_not_count_as_an_operators_setting() -> None:
     in_tgis = replace(worker(), service=Service("p", "m", abilities=Ability.TGI))
-    said = OfferedModel("m", abilities=Ability.TEXT_IN)
-    assert complete_worker(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
-    told = replace(worker(), service=Service("p", "m", abilities=Ability.TGI | Ability.IMAGE_IN))
-    assert complete_worker(told, said) is told
+    offered = OfferedModel("m", abilities=Ability.TEXT_IN)
+    assert complete_worker(in_tgis, offered).service.abilities == Ability.TGI | Ability.TEXT_IN
+    configured = replace(
+        worker(), service=Service("p", "m", abilities=Ability.TGI | Ability.IMAGE_IN)
+    )
+    assert complete_worker(configured, offered) is configured
 
 
 def test_the_own_path_bit_does_not_count_as_an_operators_setting() -> None:
     alone = replace(worker(), service=Service("p", "m", abilities=Ability.OWN_PATH))
-    said = OfferedModel("m", abilities=Ability.TEXT_IN)
-    assert complete_worker(alone, said).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
+    offered = OfferedModel("m", abilities=Ability.TEXT_IN)
+    assert complete_worker(alone, offered).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
 
 
 def test_each_type_of_one_name_has_its_own_description() -> None:
@@ -75,8 +79,8 @@ def test_each_type_of_one_name_has_its_own_description() -> None:
 
 
 def test_invalid_names_are_left_out_and_a_long_list_is_cut() -> None:
-    found = models_of(OfferedModel(name) for name in ("a", "", "a", "b\n", "x" * 257, "c"))
-    assert [model.name for model in found] == ["a", "c"]
+    models = models_of(OfferedModel(name) for name in ("a", "", "a", "b\n", "x" * 257, "c"))
+    assert [model.name for model in models] == ["a", "c"]
     assert len(models_of(OfferedModel(str(n)) for n in range(2 * MAX_MODELS))) == MAX_MODELS
 
 
@@ -97,6 +101,6 @@ def test_any_json_becomes_a_value_within_bounds(one: object, other: object) -> N
 
 @pytest.mark.parametrize("word", ["text", "image", "audio", "video"])
 def test_inputs_and_outputs_have_different_bits(word: str) -> None:
-    taken, given = abilities_of([word], None), abilities_of([], [word, "smell", 5])
-    assert taken & given == 0
-    assert len(taken) == len(given) == 1
+    inputs, outputs = abilities_of([word], None), abilities_of([], [word, "smell", 5])
+    assert inputs & outputs == 0
+    assert len(inputs) == len(outputs) == 1

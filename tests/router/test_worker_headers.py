@@ -71,21 +71,21 @@ def test_any_allowed_header_is_one_header_line(name: str, value: str) -> None:
 
 
 def test_a_value_is_sent_unchanged_and_never_shown() -> None:
-    ours = worker(authorization="Bearer secret-1", mail="me@home.net/x")
-    assert read(ours) == {"authorization": "Bearer secret-1", "mail": "me@home.net/x"}
-    assert files(ours) == []
-    assert "secret-1" not in repr(ours)
-    assert size(ours.headers) == 13 + 15 + 4 + 13
+    registered = worker(authorization="Bearer secret-1", mail="me@home.net/x")
+    assert read(registered) == {"authorization": "Bearer secret-1", "mail": "me@home.net/x"}
+    assert files(registered) == []
+    assert "secret-1" not in repr(registered)
+    assert size(registered.headers) == 13 + 15 + 4 + 13
 
 
 def test_the_first_line_of_a_file_is_read_anew_for_each_request(tmp_path: Path) -> None:
     key = tmp_path / "a key"
-    ours = worker(plain=f"@{key}", bearer=f"Bearer @{key}")
-    assert files(ours) == ["plain", "bearer"]
+    registered = worker(plain=f"@{key}", bearer=f"Bearer @{key}")
+    assert files(registered) == ["plain", "bearer"]
     key.write_text("k-1\r\nsecond line\n")
-    assert read(ours) == {"plain": "k-1", "bearer": "Bearer k-1"}
+    assert read(registered) == {"plain": "k-1", "bearer": "Bearer k-1"}
     key.write_text("  k-2  ")
-    assert read(ours) == {"plain": "k-2", "bearer": "Bearer k-2"}
+    assert read(registered) == {"plain": "k-2", "bearer": "Bearer k-2"}
 
 
 @pytest.mark.parametrize(

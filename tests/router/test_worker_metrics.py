@@ -72,20 +72,20 @@ def figures(tells: Tells, clock: Clock) -> Figures:
 async def test_frequent_readers_get_cached_figures(
     figures: Figures, tells: Tells, clock: Clock
 ) -> None:
-    told = {ONE.service: {Figure.QUEUED: 3}}
-    assert await figures.query([ONE]) == told
+    expected = {ONE.service: {Figure.QUEUED: 3}}
+    assert await figures.query([ONE]) == expected
     clock.now += FRESH - 0.1
     tells.told = {Figure.QUEUED: 4}
-    assert await figures.query([ONE]) == told
+    assert await figures.query([ONE]) == expected
     clock.now += 0.2
     assert await figures.query([ONE]) == {ONE.service: {Figure.QUEUED: 4}}
     assert tells.asked == [ONE, ONE]
 
 
 async def test_concurrent_readers_share_one_query(figures: Figures, tells: Tells) -> None:
-    told = await asyncio.gather(*(figures.query([ONE, TWO]) for _ in range(20)))
+    answers = await asyncio.gather(*(figures.query([ONE, TWO]) for _ in range(20)))
     assert len(tells.asked) == 2
-    assert all(set(one) == {ONE.service, TWO.service} for one in told)
+    assert all(set(answer) == {ONE.service, TWO.service} for answer in answers)
 
 
 async def test_a_worker_without_figures_is_queried_again_much_later(
@@ -119,11 +119,11 @@ async def test_a_worker_that_is_gone_is_forgotten(figures: Figures, tells: Tells
 
 
 async def test_dialects_without_figures_are_skipped(figures: Figures) -> None:
-    others = [
+    workers = [
         Worker(Service("p", name), "http://w", dialect=name)
         for name in ("mute", "lacking", "absent")
     ]
-    assert await figures.query(others) == {}
+    assert await figures.query(workers) == {}
 
 
 def test_figures_are_read_by_their_names() -> None:
@@ -143,10 +143,10 @@ other 7
              b"tgi_queue_size NaN", b"tgi_queue_size +Inf", b"tgi_queue_size -1", b"tgi_queue_size " + b"9" * 400]
 )  # fmt: skip
 def test_invalid_metric_lines_are_ignored(said: bytes) -> None:
-    told = parse_metrics(said, NAMES)
-    assert not told or said.endswith(b"9" * 40)
+    parsed = parse_metrics(said, NAMES)
+    assert not parsed or said.endswith(b"9" * 40)
 
 
 def test_figures_are_finite_and_not_negative() -> None:
-    said = {Figure.QUEUED: -1.0, Figure.RUNNING: float("nan"), Figure.SPEED: 0.0}
-    assert valid_figures(said) == {Figure.SPEED: 0.0}
+    reported = {Figure.QUEUED: -1.0, Figure.RUNNING: float("nan"), Figure.SPEED: 0.0}
+    assert valid_figures(reported) == {Figure.SPEED: 0.0}

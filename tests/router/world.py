@@ -34,13 +34,13 @@ def chat(
     model: str = MODEL, *, stream: bool = False, kind: Kind = Kind.CHAT, body: bytes | None = None
 ) -> Request:
     """Return a request for a chat, or of another kind."""
-    said = b'{"messages":[{"role":"user","content":"hi"}],"model":"%b","stream":%b}'
-    asked = said % (model.encode(), b"true" if stream else b"false") if body is None else body
+    template = b'{"messages":[{"role":"user","content":"hi"}],"model":"%b","stream":%b}'
+    content = template % (model.encode(), b"true" if stream else b"false") if body is None else body
     return Request(
         id="r-1",
         kind=kind,
         model=model,
-        body=asked,
+        body=content,
         content_type="application/json",
         stream=stream,
     )
@@ -68,10 +68,10 @@ class Books(AttemptContext):
         self, candidate: Candidate, request: Request | None = None, *, holds_slot: bool = False
     ) -> Attempt:
         """Begin an attempt; the caller ends it."""
-        asked = request or chat()
-        made = Attempt(self, asked, candidate, number=1, others=(), holds_slot=holds_slot)
-        made.begin()
-        return made
+        sent = request or chat()
+        attempt = Attempt(self, sent, candidate, number=1, others=(), holds_slot=holds_slot)
+        attempt.begin()
+        return attempt
 
 
 @asynccontextmanager

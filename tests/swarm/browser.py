@@ -49,51 +49,51 @@ class Page:
     async def listen(self) -> None:
         """Take in what the browser says until the connection ends."""
         async for message in self._socket:
-            said = orjson.loads(message.data)
-            if "id" in said:
-                if not (answer := self._asked.pop(said["id"])).done():
-                    answer.set_result(said)
+            payload = orjson.loads(message.data)
+            if "id" in payload:
+                if not (answer := self._asked.pop(payload["id"])).done():
+                    answer.set_result(payload)
             else:
-                await self._note(said["method"], said["params"])
+                await self._note(payload["method"], payload["params"])
 
-    async def _note(self, method: str, said: Mapping[str, Any]) -> None:
+    async def _note(self, method: str, params: Mapping[str, Any]) -> None:
         match method:
-            case "Log.entryAdded" if said["entry"]["level"] in ("error", "warning"):
-                entry = said["entry"]
+            case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
+                entry = params["entry"]
                 self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
             case "Runtime.exceptionThrown":
-                details = said["exceptionDetails"]
+                details = params["exceptionDetails"]
                 self.complaints.append(str(details.get("exception", details).get("description")))
-            case "Runtime.consoleAPICalled" if said["type"] in ("error", "warning", "assert"):
-                self.complaints.append(str([one.get("value") for one in said["args"]]))
+            case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
+                self.complaints.append(str([argument.get("value") for argument in params["args"]]))
             case "Network.requestWillBeSent":
-                self.requests.append(said["request"]["url"])
+                self.requests.append(params["request"]["url"])
             case "Page.javascriptDialogOpening":
-                self.dialogs.append(said["message"])
+                self.dialogs.append(params["message"])
                 await self._send("Page.handleJavaScriptDialog", {"accept": True})
 
     async def _send(self, method: str, params: Mapping[str, Any]) -> int:
         number = next(self._numbers)
         self._asked[number] = asyncio.get_running_loop().create_future()
-        said = {"id": number, "method": method, "params": params}
-        await self._socket.send_str(orjson.dumps(said).decode())
+        request = {"id": number, "method": method, "params": params}
+        await self._socket.send_str(orjson.dumps(request).decode())
         return number
 
     async def command(self, method: str, **params: Any) -> Mapping[str, Any]:
         """Give a command of the protocol and return its result."""
         number = await self._send(method, params)
         async with asyncio.timeout(WITHIN):
-            said = await self._asked[number]
-        assert "error" not in said, (method, said)
-        return dict(said["result"])
+            reply = await self._asked[number]
+        assert "error" not in reply, (method, reply)
+        return dict(reply["result"])
 
     async def run(self, script: str) -> Any:
         """Return the value of an expression, which may be a promise."""
-        said = await self.command(
+        reply = await self.command(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in said, (script, said["exceptionDetails"])
-        return said["result"].get("value")
+        assert "exceptionDetails" not in reply, (script, reply["exceptionDetails"])
+        return reply["result"].get("value")
 
     async def open(self, url: str) -> None:
         """Go to a page and wait until it is loaded."""
@@ -110,14 +110,14 @@ class Page:
 
     async def says(self, text: str, *, within: float = 5.0) -> float:
         """Wait until a text stands in the page's content."""
-        found = (
+        condition = (
             f"document.getElementById('main')?.innerText.includes({orjson.dumps(text).decode()})"
         )
-        return await self.shows(found, within=within)
+        return await self.shows(condition, within=within)
 
     async def click(self, selector: str, text: str = "") -> None:
         """Click on the element of a selector that holds a text, with the mouse at its place on the screen."""
-        place = f"""(() => {{
+        element = f"""(() => {{
             const all = [...document.querySelectorAll({orjson.dumps(selector).decode()})];
             const one = all.find((element) => element.textContent.includes({orjson.dumps(text).decode()}));
             if (!one) return null;
@@ -125,11 +125,11 @@ class Page:
             const box = one.getBoundingClientRect();
             return {{ x: box.x + box.width / 2, y: box.y + box.height / 2 }};
         }})()"""
-        await self.shows(f"{place} !== null")
-        at = await self.run(place)
+        await self.shows(f"{element} !== null")
+        position = await self.run(element)
         for kind in ("mousePressed", "mouseReleased"):
             await self.command(
-                "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at
+                "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **position
             )
 
     async def type(self, name: str, text: str) -> None:
@@ -143,10 +143,10 @@ class Page:
     async def press(self, key: str) -> None:
         """Press a key."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27}
-        said = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
         text = {"text": "\r"} if key == "Enter" else {}
-        await self.command("Input.dispatchKeyEvent", type="keyDown", **said, **text)
-        await self.command("Input.dispatchKeyEvent", type="keyUp", **said)
+        await self.command("Input.dispatchKeyEvent", type="keyDown", **event, **text)
+        await self.command("Input.dispatchKeyEvent", type="keyUp", **event)
 
     async def look(self, *, dark: bool = False, width: int = 1280, height: int = 860) -> None:
         """Set the size of the screen and its colour scheme, dark or light."""
@@ -163,8 +163,8 @@ class Page:
     async def picture(self, file: Path) -> None:
         """Write a screenshot into a file, as WebP."""
         await asyncio.sleep(10 * POLL)
-        said = await self.command("Page.captureScreenshot", format="webp", quality=80)
-        await asyncio.to_thread(file.write_bytes, base64.b64decode(said["data"]))
+        reply = await self.command("Page.captureScreenshot", format="webp", quality=80)
+        await asyncio.to_thread(file.write_bytes, base64.b64decode(reply["data"]))
 
 
 @asynccontextmanager
@@ -172,20 +172,22 @@ async def page(folder: Path) -> AsyncIterator[Page]:
     """Open a browser with one empty page; its files lie in `folder`."""
     browser = found()
     assert browser
-    told = folder / "DevToolsActivePort"
+    port_file = folder / "DevToolsActivePort"
     command = (browser, *OPTIONS, f"--user-data-dir={folder}", "about:blank")
     process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
     try:
-        await until(told.exists, within=WITHIN, otherwise="the browser does not start")
+        await until(port_file.exists, within=WITHIN, otherwise="the browser does not start")
         await until(
-            lambda: len(told.read_text().splitlines()) > 1, within=1, otherwise="it says no port"
+            lambda: len(port_file.read_text().splitlines()) > 1,
+            within=1,
+            otherwise="it says no port",
         )
-        port = told.read_text().split()[0]
+        port = port_file.read_text().split()[0]
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             async with session.get(f"http://127.0.0.1:{port}/json") as response:
-                pages = [one for one in await response.json() if one["type"] == "page"]
-            place = pages[0]["webSocketDebuggerUrl"]
-            async with session.ws_connect(place, max_msg_size=MAX_MESSAGE) as socket:
+                pages = [target for target in await response.json() if target["type"] == "page"]
+            url = pages[0]["webSocketDebuggerUrl"]
+            async with session.ws_connect(url, max_msg_size=MAX_MESSAGE) as socket:
                 opened = Page(socket)
                 listening = group.create_task(opened.listen())
                 for domain in ("Page", "Runtime", "Log", "Network"):

@@ -58,10 +58,10 @@ class Client:
         self, node: Node, path: str, body: object, *, headers: Mapping[str, str] | None = None
     ) -> Seen:
         """Send JSON and return what came back, whatever its status."""
-        said = io.BytesIO(orjson.dumps(body))
+        data = io.BytesIO(orjson.dumps(body))
         headers = {"Content-Type": "application/json", **(headers or {})}
         began = time.monotonic()
-        async with self.session.post(node.http + path, data=said, headers=headers) as response:
+        async with self.session.post(node.http + path, data=data, headers=headers) as response:
             content = await response.read()
             seconds = time.monotonic() - began
             return Seen(response.status, dict(response.headers), content, seconds)
@@ -81,7 +81,7 @@ class Client:
     async def told(self, node: Node) -> dict[str, dict[str, Any]]:
         """Return what a node tells an operator about the other nodes, by peer id."""
         nodes = (await self.get(node, "/api/v1/nodes"))["nodes"]
-        return {seen["node"]: seen for seen in nodes if not seen["self"]}
+        return {row["node"]: row for row in nodes if not row["self"]}
 
     async def metrics(self, node: Node) -> str:
         """Return a node's metrics as a scraper reads them."""
@@ -90,8 +90,8 @@ class Client:
 
     async def events(self, node: Node) -> Counter[str]:
         """Return how often each event of a node's registry happened, by its metrics."""
-        found = _EVENTS.findall(await self.metrics(node))
-        return Counter({event: int(float(times)) for event, times in found})
+        counts = _EVENTS.findall(await self.metrics(node))
+        return Counter({event: int(float(times)) for event, times in counts})
 
     async def loop_lag(self, node: Node) -> float:
         """Return the longest delay of a node's event loop in the last minute, in seconds."""
@@ -102,9 +102,9 @@ class Client:
         return await self._gauge(node, "modelvine_loop_busy_seconds")
 
     async def _gauge(self, node: Node, name: str) -> float:
-        found = re.search(rf"^{name} (\S+)$", await self.metrics(node), re.MULTILINE)
-        assert found
-        return float(found[1])
+        match = re.search(rf"^{name} (\S+)$", await self.metrics(node), re.MULTILINE)
+        assert match
+        return float(match[1])
 
     async def register(
         self, node: Node, project: str, models: Iterable[str], api: str, **fields: object
@@ -112,14 +112,14 @@ class Client:
         """Register a project with models that one worker serves."""
         rows = [{"model": model, "api": api, "type": 0, **fields} for model in models]
         body = {"project": project, "models": rows}
-        seen = await self.post(node, "/api/v0/ai/project/register", body)
+        answer = await self.post(node, "/api/v0/ai/project/register", body)
         # What the workers reported about themselves may follow.
-        assert (seen.status, seen.body[:23]) == (200, b'{"code":0,"message":"ok')
+        assert (answer.status, answer.body[:23]) == (200, b'{"code":0,"message":"ok')
 
     async def unregister(self, node: Node, project: str) -> None:
         """Unregister a project."""
-        seen = await self.post(node, "/api/v0/ai/project/unregister", {"project": project})
-        assert seen.status == 200, seen.body
+        answer = await self.post(node, "/api/v0/ai/project/unregister", {"project": project})
+        assert answer.status == 200, answer.body
 
     async def chat(self, node: Node, model: str, **headers: str) -> Seen:
         """Ask for a whole answer."""

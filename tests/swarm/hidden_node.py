@@ -16,8 +16,8 @@ from registry.records import Reach
 _NOBODY = "127.0.0.1:9"
 
 
-def _elsewhere(*given: Any, **named: Any) -> Reach:
-    return replace(reach_of(*given, **named), links=(_NOBODY,))
+def _elsewhere(*arguments: Any, **options: Any) -> Reach:
+    return replace(reach_of(*arguments, **options), links=(_NOBODY,))
 
 
 if __name__ == "__main__":

@@ -52,30 +52,30 @@ class Load:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _shoot(self) -> None:
-        at = time.monotonic()
+        sent_at = time.monotonic()
         try:
-            seen = await self._client.chat(self._node, self._model)
+            answer = await self._client.chat(self._node, self._model)
         except (aiohttp.ClientError, TimeoutError) as error:
-            self.shots.append(Shot(at, None, type(error).__name__))
+            self.shots.append(Shot(sent_at, None, type(error).__name__))
         else:
-            self.shots.append(Shot(at, seen))
+            self.shots.append(Shot(sent_at, answer))
 
 
-def report(what: str, shots: Sequence[Shot], *, since: float) -> None:
+def report(label: str, shots: Sequence[Shot], *, since: float) -> None:
     """Print what the load saw, and fail unless every request was answered. `since` is when the harm was done."""
-    seen = [shot.seen for shot in shots if shot.seen is not None]
-    tries = Counter(answer.headers.get("x-modelvine-attempts", "?") for answer in seen)
+    answers = [shot.seen for shot in shots if shot.seen is not None]
+    attempts = Counter(answer.headers.get("x-modelvine-attempts", "?") for answer in answers)
     after = [s.seen.seconds for s in shots if s.seen is not None and since <= s.at < since + 2]
-    seconds = [answer.seconds for answer in seen]
+    seconds = [answer.seconds for answer in answers]
     bad = [shot for shot in shots if not shot.good]
     show(
-        what,
+        label,
         requests=str(len(shots)),
         failed=str(len(bad)),
         p50=percentile(seconds, 0.5),
         p99=percentile(seconds, 0.99),
         max=max(seconds),
         p99_of_the_2_s_after=percentile(after, 0.99),
-        answered_at_attempt=", ".join(f"{n}: {count}" for n, count in sorted(tries.items())),
+        answered_at_attempt=", ".join(f"{n}: {count}" for n, count in sorted(attempts.items())),
     )
     assert not bad, [shot.error or (shot.seen and shot.seen.body) for shot in bad]

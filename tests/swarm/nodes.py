@@ -136,10 +136,10 @@ class Swarm:
         folder = self.folder / start.name
         written = self.folder / f"{start.name}.toml"
         written.write_text(_toml(start.settings))
-        place = ("--http", "127.0.0.1:0", "--listen", start.listen)
+        addresses = ("--http", "127.0.0.1:0", "--listen", start.listen)
         files = ("--config", str(written), "--data-dir", str(folder))
-        dialled = [word for node in known for word in ("--bootstrap", node.p2p)]
-        actor = stage.start(start.name, start.module, "up", *place, *files, *dialled)
+        dialled = [argument for node in known for argument in ("--bootstrap", node.p2p)]
+        actor = stage.start(start.name, start.module, "up", *addresses, *files, *dialled)
         self._processes.append(actor.process)
         return Node(start, actor, folder)
 

@@ -30,9 +30,9 @@ class Line:
         return await self.answer()
 
     async def send(self, method: str, path: str, body: object = None) -> None:
-        said = b"" if body is None else orjson.dumps(body)
+        content = b"" if body is None else orjson.dumps(body)
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        self.writer.write(f"{head}Content-Length: {len(said)}\r\n\r\n".encode() + said)
+        self.writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
         await self.writer.drain()
 
     async def answer(self) -> tuple[int, bytes]:
@@ -50,7 +50,7 @@ class Line:
 async def lines(node: Node, each: int = 1) -> AsyncIterator[dict[int, list[Line]]]:
     """Hold so many connections to each process of a node, by process id."""
     host, _, port = node.http.removeprefix("http://").rpartition(":")
-    held: dict[int, list[Line]] = {pid: [] for pid in processes(node)}
+    by_process: dict[int, list[Line]] = {pid: [] for pid in processes(node)}
     spare: list[Line] = []
     try:
         for _ in range(_ATTEMPTS):
@@ -59,12 +59,14 @@ async def lines(node: Node, each: int = 1) -> AsyncIterator[dict[int, list[Line]
             spare.append(line)
             # A connection has been accepted once it is answered.
             await line.ask("GET", "/healthz")
-            line.pid = _holder(writer.get_extra_info("sockname")[1], int(port), held)
-            held[line.pid].append(line)
-            if all(len(found) >= each for found in held.values()):
+            line.pid = _holder(writer.get_extra_info("sockname")[1], int(port), by_process)
+            by_process[line.pid].append(line)
+            if all(len(opened) >= each for opened in by_process.values()):
                 break
-        assert all(len(found) >= each for found in held.values()), "one process is never reached"
-        yield {pid: found[:each] for pid, found in held.items()}
+        assert all(len(opened) >= each for opened in by_process.values()), (
+            "one process is never reached"
+        )
+        yield {pid: opened[:each] for pid, opened in by_process.items()}
     finally:
         for line in spare:
             line.writer.transport.abort()
@@ -79,8 +81,8 @@ def processes(node: Node) -> list[int]:
 def helpers(node: Node) -> list[int]:
     """Return the process ids of a node's helpers."""
     first = node.actor.process.pid
-    found = (path for path in Path("/proc").glob("[0-9]*/stat"))
-    return sorted(int(path.parent.name) for path in found if _parent(path) == first)
+    paths = (path for path in Path("/proc").glob("[0-9]*/stat"))
+    return sorted(int(path.parent.name) for path in paths if _parent(path) == first)
 
 
 def alive(pid: int) -> bool:
@@ -104,13 +106,13 @@ def _parent(stat: Path) -> int:
     return int(fields[1]) if fields[0] != "Z" else 0
 
 
-def _holder(theirs: int, ours: int, among: dict[int, list[Line]]) -> int:
-    """Return which process holds the node's end of the connection from port `theirs` to port `ours`."""
+def _holder(remote_port: int, local_port: int, candidates: dict[int, list[Line]]) -> int:
+    """Return which process holds the node's end of the connection from port `remote_port` to port `local_port`."""
     for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = row.split()
         local, remote, inode = fields[1], fields[2], fields[9]
-        if (int(local[-4:], 16), int(remote[-4:], 16)) == (ours, theirs):
-            return next(pid for pid in among if _has(pid, f"socket:[{inode}]"))
+        if (int(local[-4:], 16), int(remote[-4:], 16)) == (local_port, remote_port):
+            return next(pid for pid in candidates if _has(pid, f"socket:[{inode}]"))
     raise AssertionError("no such connection")
 
 

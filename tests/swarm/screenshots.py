@@ -43,32 +43,32 @@ async def _traffic(client: Client, node: Node, key: str) -> None:
     await client.chat(node, "llamas")
 
 
-async def _pictures(seen: Page, node: Node, folder: Path) -> None:
-    async def picture(pane: str, look: str) -> None:
-        await seen.run(f"location.hash = '{pane}'")
-        await seen.shows(f"document.querySelector('.pane-{pane}')")
+async def _pictures(console: Page, node: Node, folder: Path) -> None:
+    async def picture(pane: str, theme: str) -> None:
+        await console.run(f"location.hash = '{pane}'")
+        await console.shows(f"document.querySelector('.pane-{pane}')")
         match pane:
             case "mesh":
-                await seen.shows(
+                await console.shows(
                     f"document.querySelectorAll('.picture g.node').length === {len(NODES)}"
                 )
             case "models" | "requests":
-                await seen.click("td .open" if pane == "models" else "tr.opens td", MODELS[0])
-                await seen.shows("document.querySelector('main .card dl, main canvas')")
+                await console.click("td .open" if pane == "models" else "tr.opens td", MODELS[0])
+                await console.shows("document.querySelector('main .card dl, main canvas')")
         await asyncio.sleep(1.5)
-        await seen.run("scrollTo(0, 0); document.activeElement?.blur()")
-        await seen.picture(folder / f"console-{pane}-{look}.webp")
+        await console.run("scrollTo(0, 0); document.activeElement?.blur()")
+        await console.picture(folder / f"console-{pane}-{theme}.webp")
 
-    for look, screen in LOOKS.items():
-        await seen.look(**screen)
-        await seen.open(f"{node.http}/")
-        await seen.says("nodes alive")
+    for theme, screen in LOOKS.items():
+        await console.look(**screen)
+        await console.open(f"{node.http}/")
+        await console.says("nodes alive")
         for pane in PANES:
-            await picture(pane, look)
+            await picture(pane, theme)
 
 
 async def _take(folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as made, Swarm(Path(made)) as swarm:
+    with tempfile.TemporaryDirectory() as scratch, Swarm(Path(scratch)) as swarm:
         nodes = swarm.start_all(*(Start(name, {"node": {"name": name}}) for name in NODES))
         by_name = dict(zip(NODES, nodes, strict=True))
         async with connected() as client:
@@ -85,11 +85,11 @@ async def _take(folder: Path) -> None:
             key = orjson.loads(made_keys.body)["keys"][0]["key"]
             await _traffic(client, by_name["atlas"], key)
             await client.get(by_name["atlas"], "/api/v1/usage")
-            browser = Path(made) / "browser"
+            browser = Path(scratch) / "browser"
             browser.mkdir()
-            async with page(browser) as seen:
-                await _pictures(seen, by_name["atlas"], folder)
-            assert seen.complaints == []
+            async with page(browser) as console:
+                await _pictures(console, by_name["atlas"], folder)
+            assert console.complaints == []
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ async def test_requests_newcomers_and_news_get_through_all_floods_at_once(
         *python("-m", "tests.swarm.attacks.crowd", victim.p2p, f"{MEMBERS}", "0"),
     )
     swarm.start_program("crowd", *crowd)
-    before, spent, began = resident(victim), processor_seconds(victim), time.monotonic()
+    before, cpu_seconds, began = resident(victim), processor_seconds(victim), time.monotonic()
     ends = began + SECONDS
     waits: list[float] = []
 
@@ -65,8 +65,8 @@ async def test_requests_newcomers_and_news_get_through_all_floods_at_once(
     async def ask() -> None:
         while time.monotonic() < ends:
             began = time.monotonic()
-            seen = await client.chat(victim, "honest")
-            assert (seen.status, seen.node) == (200, honest.peer), seen
+            answer = await client.chat(victim, "honest")
+            assert (answer.status, answer.node) == (200, honest.peer), answer
             waits.append(time.monotonic() - began)
             await asyncio.sleep(PAUSE)
 
@@ -95,7 +95,7 @@ async def test_requests_newcomers_and_news_get_through_all_floods_at_once(
         news=news,
         lag=max(lags),
         grown_by_mib=f"{grown:.1f}",
-        core=f"{(processor_seconds(victim) - spent) / (time.monotonic() - began):.0%}",
+        core=f"{(processor_seconds(victim) - cpu_seconds) / (time.monotonic() - began):.0%}",
     )
     seen = await client.events(victim)
     show("refused", **{event: str(times) for event, times in seen.items() if times})

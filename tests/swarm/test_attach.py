@@ -29,9 +29,9 @@ class Attach:
     def said(self) -> str:
         return self._written.read_text()
 
-    async def says(self, words: str, *, within: float = 15) -> float:
+    async def says(self, text: str, *, within: float = 15) -> float:
         return await until(
-            lambda: words in self.said, within=within, otherwise=f"it says: {self.said}"
+            lambda: text in self.said, within=within, otherwise=f"it says: {self.said}"
         )
 
     async def end(self, number: signal.Signals = signal.SIGINT) -> int:
@@ -40,12 +40,12 @@ class Attach:
 
 
 @asynccontextmanager
-async def attached(node: Node, folder: Path, *words: str) -> AsyncIterator[Attach]:
-    where = ("--node", node.http, "--data-dir", str(node.folder))
+async def attached(node: Node, folder: Path, *arguments: str) -> AsyncIterator[Attach]:
+    options = ("--node", node.http, "--data-dir", str(node.folder))
     written = folder / "attach.out"
     with written.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *python("-u", "-m", "node", "attach", *words, *where), stdout=out, stderr=out
+            *python("-u", "-m", "node", "attach", *arguments, *options), stdout=out, stderr=out
         )
     try:
         yield Attach(process, written)
@@ -65,9 +65,9 @@ async def test_a_real_llama_cpp_is_found_served_watched_and_withdrawn(
         await attach.says("monitoring it")
         assert re.search(r"yes +openai: GET /v1/models: 200, 1 model, llama\.cpp", attach.said)
         await client.listed(three, model)
-        shown = await client.get(three[1], f"/v1/models/{model}")
-        assert shown["context_length"] > 0
-        assert shown["architecture"]["input_modalities"] == ["text"]
+        entry = await client.get(three[1], f"/v1/models/{model}")
+        assert entry["context_length"] > 0
+        assert entry["architecture"]["input_modalities"] == ["text"]
         short = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
         assert (await client.post(three[2], "/v1/chat/completions", short)).status == 200
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

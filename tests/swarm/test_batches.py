@@ -34,7 +34,7 @@ def nodes(swarm: Swarm) -> list[Node]:
 
 def provide(swarm: Swarm, node: Node, *more: str, folder: str = "batch") -> Actor:
     """Start the provider at a node, with the files of its last run if there was one."""
-    where = (
+    options = (
         "--node",
         node.http,
         "--data-dir",
@@ -43,7 +43,7 @@ def provide(swarm: Swarm, node: Node, *more: str, folder: str = "batch") -> Acto
         str(swarm.folder / folder),
         *more,
     )
-    return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *where))
+    return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *options))
 
 
 def ended(provider: Actor) -> int:
@@ -63,7 +63,7 @@ async def serving(swarm: Swarm, nodes: list[Node], client: Client) -> Actor:
 
 def lines(count: int, *more: bytes) -> bytes:
     """Return a file of so many requests with ids of their own, followed by more lines."""
-    asked = [
+    requests = [
         orjson.dumps(
             {
                 "custom_id": f"line {number}",
@@ -74,7 +74,7 @@ def lines(count: int, *more: bytes) -> bytes:
         )
         for number in range(count)
     ]
-    return b"\n".join((*asked, *more)) + b"\n"
+    return b"\n".join((*requests, *more)) + b"\n"
 
 
 async def begun(ask: openai.AsyncOpenAI, content: bytes) -> Batch:
@@ -154,8 +154,8 @@ async def test_a_provider_killed_in_the_middle_of_a_batch_loses_no_line_and_answ
         provider = provide(swarm, nodes[0])
         done = await over(ask, batch)
         assert done.status == "completed"
-        found = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
-        assert found == Counter(f"line {n}" for n in range(300))
+        answered = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
+        assert answered == Counter(f"line {n}" for n in range(300))
         assert done.error_file_id is None
     assert ended(provider) == 0
 
@@ -165,8 +165,8 @@ async def test_the_command_batch_run_answers_a_file_and_continues_an_interrupted
 ) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_bytes(lines(60, b"{broken"))
-    where = ("--node", nodes[1].http, "--data-dir", str(nodes[1].folder), "--every", "0.1")
-    command = python("-m", "node", "batch", "run", str(file), *where)
+    options = ("--node", nodes[1].http, "--data-dir", str(nodes[1].folder), "--every", "0.1")
+    command = python("-m", "node", "batch", "run", str(file), *options)
 
     async def run(*, within: float) -> tuple[int, str, str]:
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
@@ -177,25 +177,25 @@ async def test_the_command_batch_run_answers_a_file_and_continues_an_interrupted
         out, err = await process.communicate()
         return process.returncode or 0, out.decode(), err.decode()
 
-    code, _, said = await run(within=10)
-    assert (code, "modelvine provide batch" in said or "--type batch" in said) == (1, True)
+    code, _, stderr = await run(within=10)
+    assert (code, "modelvine provide batch" in stderr or "--type batch" in stderr) == (1, True)
     provider = provide(swarm, nodes[0])
     await client.listed(nodes, "batch")
     trace = tmp_path / "lines.jsonl.batch"
     watching = asyncio.ensure_future(run(within=30))
     await until(trace.exists, within=10, otherwise="no batch was begun")
-    code, out, said = await watching
+    code, out, stderr = await watching
     assert (code, out.splitlines()[0]) == (1, "completed: 60 answered, 1 refused, of 61")
     answers = (tmp_path / "lines.jsonl.answers").read_bytes().splitlines()
     assert [orjson.loads(row)["custom_id"] for row in answers] == [f"line {n}" for n in range(60)]
     assert len((tmp_path / "lines.jsonl.errors").read_bytes().splitlines()) == 1
     assert not trace.exists()
     file.write_bytes(lines(1_000))
-    code, _, said = await run(within=2)
-    assert (code, "began batch_" in said) == (130, True)
-    code, out, said = await run(within=60)
+    code, _, stderr = await run(within=2)
+    assert (code, "began batch_" in stderr) == (130, True)
+    code, out, stderr = await run(within=60)
     assert (code, out.splitlines()[0]) == (0, "completed: 1,000 answered, 0 refused, of 1,000")
-    assert "continuing batch_" in said
+    assert "continuing batch_" in stderr
     assert ended(provider) == 0
 
 
@@ -206,9 +206,9 @@ async def test_llama_stacks_own_calls_reach_the_same_provider(
     await client.listed(nodes, "batch")
     messages = b'[{"role":"user","text":"hi"}]\n[{"role":"user","text":"ho"}]\n'
     path = {"value": base64.b64encode(messages).decode(), "type": "raw_bytes"}
-    asked = {"model": MODEL, "prompt_file_path": path, "options": {"max_tokens": 4}}
-    seen = await client.post(nodes[1], "/batch_inference/jobs/submit", asked)
-    job = orjson.loads(seen.body)
+    body = {"model": MODEL, "prompt_file_path": path, "options": {"max_tokens": 4}}
+    answer = await client.post(nodes[1], "/batch_inference/jobs/submit", body)
+    job = orjson.loads(answer.body)
     assert job["status"] == "validating"
 
     async def completed() -> bool:
@@ -252,8 +252,10 @@ async def test_a_batch_of_2000_lines_survives_the_loss_of_a_worker_a_node_and_it
             provide(swarm, home)
             done = await over(ask, batch)
             assert done.status == "completed"
-            found = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
-            assert found == Counter(f"line {n}" for n in range(2_000))
+            lines_answered = Counter(
+                row["custom_id"] for row in await rows(ask, done.output_file_id)
+            )
+            assert lines_answered == Counter(f"line {n}" for n in range(2_000))
             assert done.error_file_id is None
 
 

@@ -43,8 +43,12 @@ class Stranger:
 
     def loads_of(self, peer: str) -> list[LoadNote]:
         loads = (frame for frame in self.heard if frame[1] == wire.LOAD)
-        words = map(wire.decode, loads)
-        return [word for word in words if isinstance(word, LoadNote) and word.node == peer]
+        messages = map(wire.decode, loads)
+        return [
+            message
+            for message in messages
+            if isinstance(message, LoadNote) and message.node == peer
+        ]
 
     def lies(self, about: PeerId) -> Iterable[bytes]:
         """Yield loads that were heard before, loads in another node's name, and the stranger's own."""
@@ -60,8 +64,8 @@ class Stranger:
         yield ours
 
 
-def _key_of(heard: Iterable[bytes], peer: PeerId) -> bytes:
-    return next(frame[2:34] for frame in heard if wire.author_of(frame) == peer)
+def _key_of(frames: Iterable[bytes], peer: PeerId) -> bytes:
+    return next(frame[2:34] for frame in frames if wire.author_of(frame) == peer)
 
 
 @asynccontextmanager
@@ -72,15 +76,15 @@ async def stranger(bootstrap: str) -> AsyncIterator[Stranger]:
     async def refuse(pipe: Pipe) -> None:
         await pipe.reset()
 
-    one = Stranger(bootstrap)
-    await one.mesh.start(say_nothing, refuse)
+    node = Stranger(bootstrap)
+    await node.mesh.start(say_nothing, refuse)
     async with asyncio.TaskGroup() as group:
-        listening = group.create_task(one.listen())
+        listening = group.create_task(node.listen())
         try:
-            yield one
+            yield node
         finally:
             listening.cancel()
-    await one.mesh.stop()
+    await node.mesh.stop()
 
 
 @asynccontextmanager
@@ -89,12 +93,12 @@ async def held(client: Client, node: Node, count: int) -> AsyncIterator[None]:
     body = {"model": MODEL, "messages": PROMPT, "stream": True}
     async with AsyncExitStack() as open_streams:
         for _ in range(count):
-            asked = client.session.post(
+            request = client.session.post(
                 f"{node.http}/v1/chat/completions",
                 json=body,
                 headers={"x-modelvine-node": node.peer},
             )
-            response = await open_streams.enter_async_context(asked)
+            response = await open_streams.enter_async_context(request)
             assert response.status == 200
             await response.content.readuntil(b"\n\n")
         yield
@@ -137,12 +141,12 @@ async def test_other_nodes_see_a_busy_replica_and_ask_the_idle_one(
             return in_flight == HELD and age <= 2
 
         after = await until(known, within=5, otherwise="the load is not known")
-        found = [await explained(client, three) for _ in range(20)]
-        assert all(candidates[two.peer]["chosen"] for candidates in found)
+        explanations = [await explained(client, three) for _ in range(20)]
+        assert all(candidates[two.peer]["chosen"] for candidates in explanations)
         answers = [await client.chat(three, MODEL) for _ in range(10)]
         assert {answer.node for answer in answers} == {two.peer}
         assert not [answer for answer in answers if "x-modelvine-load" in answer.headers]
-        row = found[0][one.peer]
+        row = explanations[0][one.peer]
         show(
             "busy replica", known_elsewhere_after=after, age=row["load"]["age"], score=row["score"]
         )

@@ -97,8 +97,8 @@ async def worker(nodes: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
 async def _ask_all(client: Client, node: Node, worker: OpenAIWorker) -> None:
     """Send every kind of request that succeeds, and many that fail."""
     for stream in (False, True):
-        seen = await client.post(node, f"{ASKED}?key={QUERY}", {**CHAT, "stream": stream}, headers=HEADERS)  # fmt: skip
-        assert seen.status == 200
+        answer = await client.post(node, f"{ASKED}?key={QUERY}", {**CHAT, "stream": stream}, headers=HEADERS)  # fmt: skip
+        assert answer.status == 200
     for path, fields in (
         (ANTHROPIC, LIMITED),
         (ANTHROPIC, {**LIMITED, "stream": True, PROMPT: 1}),
@@ -122,15 +122,15 @@ async def _ask_all(client: Client, node: Node, worker: OpenAIWorker) -> None:
     worker.fail(die_after=2)
     await client.post(node, ASKED, {**CHAT, "stream": True}, headers=HEADERS)
     worker.fail()
-    whole = orjson.dumps(CHAT)
+    valid = orjson.dumps(CHAT)
     for path, body, kind, status in (
-        (ASKED, whole[:-1], "application/json", 400),
-        (ASKED, whole + whole, "application/json", 400),
-        (ASKED, b'{"model":"a",' + whole[1:], "application/json", 400),
-        (ASKED, whole, f"text/{PROMPT}", 415),
-        (ASKED, gzip.compress(whole)[:-4], "application/json; gzip", 415),
+        (ASKED, valid[:-1], "application/json", 400),
+        (ASKED, valid + valid, "application/json", 400),
+        (ASKED, b'{"model":"a",' + valid[1:], "application/json", 400),
+        (ASKED, valid, f"text/{PROMPT}", 415),
+        (ASKED, gzip.compress(valid)[:-4], "application/json; gzip", 415),
         (ASKED, orjson.dumps({**CHAT, "model": "nobody-has-this"}), "application/json", 404),
-        (f"{ASKED}/{PROMPT}", whole, "application/json", 404),
+        (f"{ASKED}/{PROMPT}", valid, "application/json", 404),
         (
             ANTHROPIC,
             orjson.dumps({**LIMITED, "system": [{"type": PROMPT}]}),
@@ -138,7 +138,7 @@ async def _ask_all(client: Client, node: Node, worker: OpenAIWorker) -> None:
             400,
         ),
         ("/v1/images/edits", _form()[:-4], "multipart/form-data; boundary=B", 400),
-        ("/api/v0/ai/project/register", whole, "application/json", 403),
+        ("/api/v0/ai/project/register", valid, "application/json", 403),
     ):
         assert await _sent(client, node, path, body, kind) == status
 
@@ -160,17 +160,17 @@ def _form() -> bytes:
 
 async def _told(client: Client, node: Node) -> Mapping[str, bytes]:
     """Return all that a node writes, keeps and shows, by where it was found; the requests claim to come from elsewhere."""
-    found = {"log": node.log.encode()}
+    texts = {"log": node.log.encode()}
     for path in node.folder.rglob("*"):
         if path.is_file():
-            found[str(path.relative_to(node.folder))] = path.read_bytes()
+            texts[str(path.relative_to(node.folder))] = path.read_bytes()
     token = (node.folder / "control.token").read_text().strip()
     headers = {"X-Forwarded-For": "192.0.2.1", "Authorization": f"Bearer {token}"}
     for view in VIEWS:
         async with client.session.get(node.http + view, headers=headers) as response:
             assert response.status == 200, (view, await response.text())
-            found[view] = await response.read()
-    return found
+            texts[view] = await response.read()
+    return texts
 
 
 async def test_prompts_answers_and_keys_are_in_no_log_no_metric_no_file_and_no_view(
@@ -183,23 +183,27 @@ async def test_prompts_answers_and_keys_are_in_no_log_no_metric_no_file_and_no_v
     assert {received.headers["authorization"] for received in worker.received} == {
         f"Bearer {WORKER_HEADER}"
     }
-    seen = str([(received.headers, received.body) for received in worker.received])
-    assert [word for word in (KEY, COOKIE, HEADER, SESSION, QUERY, WALLET) if word in seen] == []
-    places = 0
+    at_worker = str([(received.headers, received.body) for received in worker.received])
+    assert [
+        secret for secret in (KEY, COOKIE, HEADER, SESSION, QUERY, WALLET) if secret in at_worker
+    ] == []
+    count = 0
     for node in nodes:
-        found = await _told(client, node)
-        places += len(found)
-        secrets = [word.encode() for word in SAID]
+        texts = await _told(client, node)
+        count += len(texts)
+        secrets = [secret.encode() for secret in SAID]
         secrets += [(node.folder / "control.token").read_bytes().strip()]
-        kept = {name for name, text in found.items() if any(word in text for word in secrets)}
-        assert kept - {"control.token"} == set()
+        leaking = {
+            name for name, text in texts.items() if any(secret in text for secret in secrets)
+        }
+        assert leaking - {"control.token"} == set()
         for key in (WORKER_KEY, WORKER_HEADER):
-            holders = {name for name, text in found.items() if key.encode() in text}
+            holders = {name for name, text in texts.items() if key.encode() in text}
             # The node beside the worker needs the keys after a restart, too. It also shows that the search finds what is there.
             assert {n.partition("-")[0] for n in holders} == (
                 {"modelvine.db"} if node is nodes[0] else set()
             )
-    show("canaries", words=str(len(SAID) + 2), places=str(places))
+    show("canaries", words=str(len(SAID) + 2), places=str(count))
 
 
 async def test_another_node_receives_the_body_and_nothing_about_the_caller(
@@ -217,14 +221,16 @@ async def test_another_node_receives_the_body_and_nothing_about_the_caller(
     server = await asyncio.start_server(recorder.serve, host, int(port), ssl=context)
     async with server:
         body = {"model": "far", "messages": MESSAGES}
-        seen = await client.post(asker, f"{ASKED}?key={QUERY}", body, headers=HEADERS)
+        answer = await client.post(asker, f"{ASKED}?key={QUERY}", body, headers=HEADERS)
         recorder.close()
-    assert seen.status == 200
-    (taken,) = recorder.taken
+    assert answer.status == 200
+    (request,) = recorder.taken
     assert recorder.foreign == []
-    assert taken.line == b"POST /v1/chat/completions HTTP/1.1"
-    assert taken.headers.keys() <= TRAVELS
-    assert orjson.loads(taken.body) == body
+    assert request.line == b"POST /v1/chat/completions HTTP/1.1"
+    assert request.headers.keys() <= TRAVELS
+    assert orjson.loads(request.body) == body
     assert [
-        word for word in SAID if word.encode() in str((taken.line, taken.headers)).encode()
+        private
+        for private in SAID
+        if private.encode() in str((request.line, request.headers)).encode()
     ] == []

@@ -86,9 +86,9 @@ async def test_a_worker_notices_that_its_caller_hung_up_in_mid_stream(
         assert response.status == 200
         async for _ in events_of(response):
             break
-        left = time.monotonic()
+        left_at = time.monotonic()
         response.close()
-    show(f"hung up in mid-stream, {way.name}", noticed_after=await _notices(worker, left))
+    show(f"hung up in mid-stream, {way.name}", noticed_after=await _notices(worker, left_at))
 
 
 @pytest.mark.parametrize("fault", [{"hang": True}, {"delay_first": 30}], ids=["headers", "byte"])
@@ -107,8 +107,10 @@ async def test_a_worker_notices_that_its_caller_hung_up_before_anything_came(
             lambda: len(worker.received) > before, within=3, otherwise="nothing reached the worker"
         )
         assert worker.hung_up == 0
-        left = time.monotonic()
-    show(f"hung up before the first byte, {way.name}", noticed_after=await _notices(worker, left))
+        left_at = time.monotonic()
+    show(
+        f"hung up before the first byte, {way.name}", noticed_after=await _notices(worker, left_at)
+    )
 
 
 async def test_a_plain_request_that_is_given_up_is_given_up_at_the_worker(
@@ -121,5 +123,5 @@ async def test_a_plain_request_that_is_given_up_is_given_up_at_the_worker(
     with pytest.raises(TimeoutError):
         async with client.session.post(url, json=body, timeout=patience):
             pass
-    left = time.monotonic()
-    show(f"gave up a plain request, {way.name}", noticed_after=await _notices(worker, left))
+    left_at = time.monotonic()
+    show(f"gave up a plain request, {way.name}", noticed_after=await _notices(worker, left_at))

@@ -213,8 +213,8 @@ async def test_a_user_sees_models_the_playground_and_their_own_usage(
         row = {"project": "lab", "model": "tiny", "api": worker}
         await client.post(node, "/api/v0/ai/model/register", row, headers=operator)
         body = {"keys": [{"name": "ann"}]}
-        seen = await client.post(node, "/api/v1/keys", body, headers=operator)
-        key = re.findall(rb'"key":"(mv_[^"]+)"', seen.body)[0].decode()
+        answer = await client.post(node, "/api/v1/keys", body, headers=operator)
+        key = re.findall(rb'"key":"(mv_[^"]+)"', answer.body)[0].decode()
         await page.open(f"{node.http}/")
         await page.says("this node requires a key")
         assert await page.run("document.querySelectorAll('#tabs a').length") == 0
@@ -241,18 +241,18 @@ async def test_a_user_sees_models_the_playground_and_their_own_usage(
 async def test_everything_is_reached_by_keyboard(nodes: tuple[Node, Node, str], page: Page) -> None:
     await page.open(f"{nodes[0].http}/")
     await page.shows("document.querySelectorAll('.picture g.node').length === 2")
-    seen = []
+    labels = []
     for _ in range(len(PANES) + 12):
         await page.press("Tab")
-        seen.append(
+        labels.append(
             await page.run(
                 "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"
             )
         )
-    assert seen[0] == "Skip to the content"
+    assert labels[0] == "Skip to the content"
     # After the last one the browser starts again.
-    assert [one for one in seen if one in PANES][: len(PANES)] == list(PANES)
-    assert [one for one in seen if one.endswith(f" 2 models, alive, direct, {HOSTILE_NODE}")]
+    assert [one for one in labels if one in PANES][: len(PANES)] == list(PANES)
+    assert [one for one in labels if one.endswith(f" 2 models, alive, direct, {HOSTILE_NODE}")]
     await page.run(
         "document.querySelector('.picture g.node:not(.self)').focus({ focusVisible: true })"
     )
@@ -278,15 +278,15 @@ async def test_without_javascript_there_are_tables(
     nodes: tuple[Node, Node, str], page: Page
 ) -> None:
     await page.command("Emulation.setScriptExecutionDisabled", value=True)
-    told = "2 of 2 nodes reported their connections."
+    note = "2 of 2 nodes reported their connections."
 
     async def complete() -> bool:
         # The page does not wait for other nodes for long: the next load has their reports.
         await page.open(f"{nodes[0].http}/")
-        return bool(await page.run(f"document.body.innerText.includes({told!r})"))
+        return bool(await page.run(f"document.body.innerText.includes({note!r})"))
 
     await until(complete, within=5, otherwise="no node reported its connections")
-    for text in ("atlas", HOSTILE_NODE, HOSTILE_MODEL, "Enable JavaScript", told, "Longest queue"):
+    for text in ("atlas", HOSTILE_NODE, HOSTILE_MODEL, "Enable JavaScript", note, "Longest queue"):
         await page.says(text)
     assert await page.run("document.querySelectorAll('main img').length") == 0
     assert asked_only(page, nodes[0])
@@ -303,9 +303,9 @@ async def test_without_javascript_connections_between_other_nodes_are_rows(
         await page.open(f"{three[0].http}/")
         table = "[...document.querySelectorAll('section')].find((s) => s.innerText.startsWith('Connections'))"
         rows = await page.run(f"[...{table}.querySelectorAll('tbody tr')].map((r) => r.innerText)")
-        found = {frozenset(row.split()) for row in rows}
+        connected = {frozenset(row.split()) for row in rows}
         names = [("atlas", "borealis"), ("atlas", "corona"), ("borealis", "corona")]
-        return found == {frozenset((*pair, "direct")) for pair in names}
+        return connected == {frozenset((*pair, "direct")) for pair in names}
 
     # Reports of other nodes are cached for some seconds.
     await until(drawn, within=SLACK * FRESH, otherwise="a connection is not shown")
@@ -354,14 +354,14 @@ async def test_axe_finds_nothing(nodes: tuple[Node, Node, str], page: Page, *, d
     await page.look(dark=dark)
     await page.open(f"{nodes[0].http}/")
     await page.says("nodes alive")
-    found = []
+    problems = []
     for pane in PANES:
         await go(page, pane)
         if pane == "Models":
             await page.click("td .open", "tiny")
             await page.says("Candidates, in order")
-        found += [f"{pane}: {one}" for one in await violations(page)]
-    assert found == []
+        problems += [f"{pane}: {violation}" for violation in await violations(page)]
+    assert problems == []
 
 
 @pytest.mark.parametrize("width", [390, 1280])

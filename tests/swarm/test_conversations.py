@@ -34,21 +34,21 @@ class Chat:
     found: list[bool] = field(default_factory=list)
 
     async def turn(self, client: Client, entry: Node, model: str) -> None:
-        words = f"And what else, {self.name}?"
+        prompt = f"And what else, {self.name}?"
         if not self.said:
-            words = f"This is a letter of {self.name} about the sea. " * 30 + "What is it about?"
-        self.said.append({"role": "user", "content": words})
+            prompt = f"This is a letter of {self.name} about the sea. " * 30 + "What is it about?"
+        self.said.append({"role": "user", "content": prompt})
         body = {"model": model, "messages": [SYSTEM, *self.said], "max_tokens": 12}
-        seen = await client.post(entry, "/v1/chat/completions", body)
-        assert seen.status == 200, seen.body
-        answer = orjson.loads(seen.body)
+        response = await client.post(entry, "/v1/chat/completions", body)
+        assert response.status == 200, response.body
+        answer = orjson.loads(response.body)
         usage = answer["usage"]
         if self.nodes:
             cached = usage["prompt_tokens_details"]["cached_tokens"]
             self.found.append(2 * cached >= usage["prompt_tokens"])
-        self.nodes.append(seen.node)
-        told = answer["choices"][0]["message"]["content"] or "-"
-        self.said.append({"role": "assistant", "content": told})
+        self.nodes.append(response.node)
+        text = answer["choices"][0]["message"]["content"] or "-"
+        self.said.append({"role": "assistant", "content": text})
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ async def model(three: list[Node], swarm: Swarm, client: Client) -> AsyncIterato
     for entry in three:
         for node in three:
             # What an answer shows, the next one tells.
-            for words in ("Hello", "word " * 200, "Hello again"):
-                body = {"model": name, "messages": [{"role": "user", "content": words}]}
+            for prompt in ("Hello", "word " * 200, "Hello again"):
+                body = {"model": name, "messages": [{"role": "user", "content": prompt}]}
                 pinned = {"x-modelvine-node": node.peer}
-                seen = await client.post(
+                answer = await client.post(
                     entry, "/v1/chat/completions", body | {"max_tokens": 4}, headers=pinned
                 )
-                assert seen.status == 200
+                assert answer.status == 200
     yield name
     for node in three:
         await client.unregister(node, "read")
@@ -80,12 +80,12 @@ async def model(three: list[Node], swarm: Swarm, client: Client) -> AsyncIterato
 async def found(client: Client, entries: Sequence[Node], model: str, names: str) -> float:
     """Return the share of all turns that found their cache, where turns are sent to these nodes in rotation."""
     chats = [Chat(f"{names} {number}") for number in range(CHATS)]
-    places = asyncio.Semaphore(AT_ONE_TIME)
+    slots = asyncio.Semaphore(AT_ONE_TIME)
 
     async def go_on(chat: Chat, number: int) -> None:
         turns = cycle([*entries[number % len(entries) :], *entries[: number % len(entries)]])
         for _ in range(TURNS):
-            async with places:
+            async with slots:
                 await chat.turn(client, next(turns), model)
 
     await asyncio.gather(*(go_on(chat, number) for number, chat in enumerate(chats)))
@@ -102,7 +102,7 @@ async def found(client: Client, entries: Sequence[Node], model: str, names: str)
 async def test_turns_of_a_chat_find_their_cache_whichever_node_they_are_sent_to(
     three: list[Node], client: Client, model: str
 ) -> None:
-    one = await found(client, three[:1], model, "Anna")
+    at_one = await found(client, three[:1], model, "Anna")
     all_three = await found(client, three, model, "Berta")
-    assert one >= 0.7
-    assert all_three >= 0.7 * one
+    assert at_one >= 0.7
+    assert all_three >= 0.7 * at_one

@@ -25,18 +25,18 @@ async def _is_reachable(client: Client, point: Node, peer: str) -> bool:
 async def test_newcomers_join_a_crowded_node_and_get_a_place_at_its_relay(
     members: int, reserving: int, swarm: Swarm, client: Client
 ) -> None:
-    place = f"{members}-{reserving}"
-    point = swarm.start(Start(f"point-{place}", {"mesh": {"relay": True}}))
+    suffix = f"{members}-{reserving}"
+    point = swarm.start(Start(f"point-{suffix}", {"mesh": {"relay": True}}))
     swarm.start_program(
-        f"crowd-{place}",
+        f"crowd-{suffix}",
         *python("-m", "tests.swarm.attacks.crowd", point.p2p, str(members), str(reserving)),
     )
-    held = await client.get(point, "/api/v0/swarm/peers")
+    peers = await client.get(point, "/api/v0/swarm/peers")
     reservations = re.search(r'_relaying{what="reservations"} (\S+)', await client.metrics(point))
     assert reservations
-    show("the crowd", connections=str(len(held)), reservations=reservations[1])
+    show("the crowd", connections=str(len(peers)), reservations=reservations[1])
     for name in ("first", "second"):
-        newcomer = swarm.start(Start(f"{name}-{place}", {"mesh": {"nat": "yes"}}), known=[point])
+        newcomer = swarm.start(Start(f"{name}-{suffix}", {"mesh": {"nat": "yes"}}), known=[point])
         joined = await client.met([point, newcomer], within=WITHIN)
 
         placed = await until(

@@ -32,12 +32,12 @@ SCHEMA = 39
 """The oldest schema of dashboards that counts as current: Grafana 11.0."""
 
 
-def tool(name: str, what: str) -> str:
+def tool(name: str, claim: str) -> str:
     """Return the path of a tool, or skip the test and say what is not checked."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{what} NOT CHECKED: there is no {Path(name).name}")
-    return found
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{claim} NOT CHECKED: there is no {Path(name).name}")
+    return path
 
 
 def checked(*command: str) -> str:
@@ -57,10 +57,10 @@ def test_systemd_accepts_the_unit_without_a_warning(tmp_path: Path) -> None:
 
 def test_systemd_finds_the_unit_well_confined() -> None:
     analyze = tool("systemd-analyze", "THE UNIT IS")
-    told = checked(analyze, "security", "--offline=true", str(DEPLOY / "modelvine.service"))
-    found = re.search(r"Overall exposure level for modelvine.service: (\S+)", told)
-    assert found
-    assert float(found[1]) <= EXPOSURE
+    output = checked(analyze, "security", "--offline=true", str(DEPLOY / "modelvine.service"))
+    match = re.search(r"Overall exposure level for modelvine.service: (\S+)", output)
+    assert match
+    assert float(match[1]) <= EXPOSURE
 
 
 def test_the_unit_gives_a_node_longer_than_it_drains() -> None:
@@ -76,9 +76,9 @@ def drain() -> float:
 
 
 def test_every_variable_of_the_samples_is_one_of_the_node() -> None:
-    named = set(re.findall(r"\bMODELVINE_\w+", UNIT + kubernetes()))
+    variables = set(re.findall(r"\bMODELVINE_\w+", UNIT + kubernetes()))
     known = {sources.variable(key) for key in sources.KEYS} | {"MODELVINE_NODE"}
-    assert not named - known
+    assert not variables - known
 
 
 def test_prometheus_accepts_the_alerts() -> None:
@@ -92,10 +92,10 @@ def test_each_alert_fires_for_its_fault_and_at_no_other_time() -> None:
 
 
 def test_each_alert_has_a_test_and_says_what_to_do() -> None:
-    tried = (DEPLOY / "prometheus-alerts.test.yaml").read_text()
+    tests = (DEPLOY / "prometheus-alerts.test.yaml").read_text()
     (group,) = YAML(typ="safe").load(ALERTS)["groups"]
     for rule in group["rules"]:
-        assert f'{{alertname="{rule["alert"]}"}}' in tried
+        assert f'{{alertname="{rule["alert"]}"}}' in tests
         assert set(rule["annotations"]) == {"summary", "action"}
         assert rule["labels"]["severity"] in {"critical", "warning"}
 
@@ -121,20 +121,20 @@ def test_the_dashboard_is_of_a_current_schema_and_its_panels_do_not_overlap() ->
     assert BOARD["uid"]
     panels = BOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for panel in panels:
-        at = panel["gridPos"]
+        position = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert at["x"] + at["w"] <= 24
-        assert not taken & cells, panel["title"]
-        taken |= cells
-    known = {variable["name"] for variable in BOARD["templating"]["list"]}
+        assert position["x"] + position["w"] <= 24
+        assert not occupied & cells, panel["title"]
+        occupied |= cells
+    variables = {variable["name"] for variable in BOARD["templating"]["list"]}
     used = set(re.findall(r"\$\{?([a-z]\w*)", orjson.dumps(BOARD).decode()))
-    assert used <= known
+    assert used <= variables
 
 
 @pytest.fixture(scope="module")
@@ -151,20 +151,20 @@ async def test_every_metric_and_event_of_dashboard_and_alerts_is_one_of_a_real_n
         await client.register(node, "mine", ["llama"], worker.url)
         body = {"model": "llama", "messages": list(PROMPT)}
         assert (await client.post(node, "/v1/chat/completions", body)).status == 200
-        shown = await client.metrics(node)
+        exposition = await client.metrics(node)
     queries = [*expressions(), ALERTS, *(v.get("definition", "") for v in variables())]
     # The worker does not report its queue; the family of metrics is there all the same.
-    families = set(re.findall(r"^# TYPE (\S+)", shown, re.MULTILINE)) | set(
-        re.findall(r"^(\w+)[ {]", shown, re.MULTILINE)
+    families = set(re.findall(r"^# TYPE (\S+)", exposition, re.MULTILINE)) | set(
+        re.findall(r"^(\w+)[ {]", exposition, re.MULTILINE)
     )
-    named = {name for query in queries for name in METRIC.findall(query)}
-    assert len(named) > 20
-    assert not named - families
-    told = re.findall(r'(?:event|presence|part)=(~?)\\?"([^"\\]+)', " ".join(queries))
-    values = set(re.findall(r'(?:event|presence|part)="(\w+)"', shown))
-    for is_pattern, wanted in told:
-        for word in wanted.split("|") if is_pattern else [wanted]:
-            assert any(re.fullmatch(word, value) for value in values), word
+    metrics = {name for query in queries for name in METRIC.findall(query)}
+    assert len(metrics) > 20
+    assert not metrics - families
+    selectors = re.findall(r'(?:event|presence|part)=(~?)\\?"([^"\\]+)', " ".join(queries))
+    values = set(re.findall(r'(?:event|presence|part)="(\w+)"', exposition))
+    for is_pattern, alternatives in selectors:
+        for pattern in alternatives.split("|") if is_pattern else [alternatives]:
+            assert any(re.fullmatch(pattern, value) for value in values), pattern
 
 
 def variables() -> list[dict[str, Any]]:
@@ -181,8 +181,8 @@ def kubernetes() -> str:
 
 def test_the_manifests_are_valid_for_kubernetes() -> None:
     validate = tool(str(KUBERNETES_VALIDATE), "THE MANIFESTS' SCHEMA IS")
-    said = checked(validate, "--strict", str(DEPLOY / "kubernetes.yaml"))
-    assert said.count("passed for resource") == kubernetes().count("\nkind: ")
+    output = checked(validate, "--strict", str(DEPLOY / "kubernetes.yaml"))
+    assert output.count("passed for resource") == kubernetes().count("\nkind: ")
 
 
 def test_manifests_fit_the_node_and_each_other() -> None:
@@ -195,8 +195,8 @@ def test_manifests_fit_the_node_and_each_other() -> None:
     assert objects["Service", pods["serviceName"]]["spec"]["clusterIP"] == "None"
     containers = {c["name"]: c for c in (*pod["initContainers"], *pod["containers"])}
     node = containers["node"]
-    waits = node["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] >= waits + drain() + 10
+    pause = node["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= pause + drain() + 10
     probes = {kind: node[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")}
     assert probes == {"liveness": "/healthz", "readiness": "/readyz"}
     # The worker outlives the node's drain.

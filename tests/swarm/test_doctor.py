@@ -26,25 +26,25 @@ pytestmark = pytest.mark.swarm
 ROOT = Path(__file__).parents[2]
 
 
-async def modelvine(node: Node, *words: str) -> Any:
+async def modelvine(node: Node, *arguments: str) -> Any:
     """Run a command at a node; return the JSON that it prints."""
-    command = [sys.executable, "-m", "node", *words, "--data-dir", str(node.folder)]
+    command = [sys.executable, "-m", "node", *arguments, "--data-dir", str(node.folder)]
     ended = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, cwd=ROOT, check=False
     )
     return json.loads(ended.stdout)
 
 
-async def finding(node: Node, check: str, words: str = "") -> dict[str, Any]:
+async def finding(node: Node, check: str, text: str = "") -> dict[str, Any]:
     """Wait until the doctor has a finding of a check that contains these words; return it."""
     found: dict[str, Any] = {}
 
     async def told() -> bool:
-        seen = (await modelvine(node, "doctor", "--json"))["findings"]
-        found.update(next((row for row in seen if row["check"] == check), {}))
-        return bool(found) and words in found["what"]
+        findings = (await modelvine(node, "doctor", "--json"))["findings"]
+        found.update(next((row for row in findings if row["check"] == check), {}))
+        return bool(found) and text in found["what"]
 
-    await until(told, within=20, otherwise=f"nothing is said of {check} {words}")
+    await until(told, within=20, otherwise=f"nothing is said of {check} {text}")
     return found
 
 
@@ -76,19 +76,19 @@ async def test_a_support_file_of_a_running_node_holds_its_log_and_no_secret(
 ) -> None:
     header, prompt, user = "canary-worker-header", "canary-prompt", "canary-user"
     node = await asyncio.to_thread(swarm.start, "supported")
-    made = await client.post(node, "/api/v1/keys", {"keys": [{"name": user}]})
-    key = json.loads(made.body)["keys"][0]["key"]
+    created = await client.post(node, "/api/v1/keys", {"keys": [{"name": user}]})
+    key = json.loads(created.body)["keys"][0]["key"]
     async with running() as worker:
         row = {"project": "p", "model": "tiny", "api": worker.url, "type": 0}
         headers = {"authorization": f"Bearer {header}"}
         await client.post(node, "/api/v0/ai/model/register", {**row, "headers": headers})
-        said = {"model": "tiny", "messages": [{"role": "user", "content": prompt}]}
-        shown = {"Authorization": f"Bearer {key}"}
-        seen = await client.post(node, "/v1/chat/completions", said, headers=shown)
-        assert seen.status == 200
+        body = {"model": "tiny", "messages": [{"role": "user", "content": prompt}]}
+        authorization = {"Authorization": f"Bearer {key}"}
+        answer = await client.post(node, "/v1/chat/completions", body, headers=authorization)
+        assert answer.status == 200
         file = tmp_path / "support.tar.gz"
-        found = await modelvine(node, "doctor", "--json", "--bundle", str(file))
-    assert found["fails"] == 0
+        report = await modelvine(node, "doctor", "--json", "--bundle", str(file))
+    assert report["fails"] == 0
     with tarfile.open(file) as archive:
         archive.extractall(tmp_path, filter="data")
     texts = {path.name: path.read_text() for path in (tmp_path / "support").iterdir()}
@@ -104,14 +104,14 @@ async def test_the_log_of_a_node_holds_the_lines_of_its_helpers(
     swarm: Swarm, client: Client
 ) -> None:
     node = await asyncio.to_thread(swarm.start, Start("helped", {"node": {"workers": 2}}))
-    async with running() as worker, lines(node, 1) as held:
+    async with running() as worker, lines(node, 1) as by_process:
         await client.register(node, "p", ["tiny"], worker.url)
-        for (line,) in held.values():
+        for (line,) in by_process.values():
             assert (await line.chat("tiny"))[0] == 200
-    found = (await client.get(node, "/api/v1/logs"))["logs"]
-    asked = {line["process"] for line in found if line["logger"] == "modelvine.requests"}
-    assert asked == held.keys()
-    assert [line["time"] for line in found] == sorted(line["time"] for line in found)
+    logged = (await client.get(node, "/api/v1/logs"))["logs"]
+    processes = {line["process"] for line in logged if line["logger"] == "modelvine.requests"}
+    assert processes == by_process.keys()
+    assert [line["time"] for line in logged] == sorted(line["time"] for line in logged)
 
 
 async def test_the_doctor_reports_how_open_a_running_node_is(swarm: Swarm) -> None:

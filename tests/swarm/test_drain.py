@@ -89,19 +89,19 @@ async def test_five_nodes_are_restarted_one_after_the_other_and_no_request_fails
         async with asyncio.TaskGroup() as group:
             group.create_task(fleet.run(client.session))
             await asyncio.sleep(2)
-            for place, node in enumerate(list(five)):
+            for index, node in enumerate(list(five)):
                 began = time.monotonic()
                 codes.append(await asyncio.to_thread(swarm.stop, node))
                 stops.append(time.monotonic() - began)
                 known = [other for other in five if other.running][:2]
-                five[place] = await asyncio.to_thread(swarm.again, node, known=known)
+                five[index] = await asyncio.to_thread(swarm.again, node, known=known)
                 await client.met(five)
                 await client.listed(five, "rolling")
             await asyncio.sleep(1)
             fleet.end()
     show(
         "rolling restart of 5 nodes at 50/s",
-        answers=", ".join(f"{what}: {n}" for what, n in sorted(fleet.seen.items())),
+        answers=", ".join(f"{outcome}: {n}" for outcome, n in sorted(fleet.seen.items())),
         p50=percentile(fleet.seconds, 0.5),
         p99=percentile(fleet.seconds, 0.99),
         slowest=max(fleet.seconds),

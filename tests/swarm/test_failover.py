@@ -39,21 +39,21 @@ class Scene:
 
     async def revive(self) -> None:
         """Start the nodes and workers again that the last test ended."""
-        for place, node in enumerate(self.serving):
+        for index, node in enumerate(self.serving):
             if not node.running:
                 again = asyncio.to_thread(self.swarm.again, node, known=[self.entry])
-                self.serving[place] = await again
-        for place, actor in enumerate(self.workers):
+                self.serving[index] = await again
+        for index, actor in enumerate(self.workers):
             if actor.process.poll() is not None:
-                self.workers[place] = await asyncio.to_thread(_worker, self.swarm, place)
+                self.workers[index] = await asyncio.to_thread(_worker, self.swarm, index)
         await self.client.met([self.entry, *self.serving])
 
     async def serve(self, *, nodes: int) -> None:
         """Have so many nodes serve a model of a new name; return when the entry node knows every replica."""
         self.model = f"model-{uuid4().hex[:8]}"
-        for place in range(nodes):
-            api = self.workers[place % len(self.workers)].fields["url"]
-            await self.client.register(self.serving[place], "failover", [self.model], api)
+        for index in range(nodes):
+            api = self.workers[index % len(self.workers)].fields["url"]
+            await self.client.register(self.serving[index], "failover", [self.model], api)
 
         async def known() -> bool:
             listed = (await self.client.get(self.entry, "/v1/models"))["data"]
@@ -73,15 +73,15 @@ class Scene:
                 load.end()
 
 
-def _worker(swarm: Swarm, place: int) -> Actor:
-    return swarm.start_worker(f"worker{place}", "--delay-first", str(THINKING))
+def _worker(swarm: Swarm, index: int) -> Actor:
+    return swarm.start_worker(f"worker{index}", "--delay-first", str(THINKING))
 
 
 @pytest.fixture(scope="module")
 def started(swarm: Swarm) -> tuple[list[Node], list[Actor]]:
     """Four nodes and two workers."""
     nodes = swarm.start_all("entry", "serving1", "serving2", "serving3")
-    return nodes, [_worker(swarm, place) for place in range(2)]
+    return nodes, [_worker(swarm, index) for index in range(2)]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def scene(
 
 async def _harm(
     scene: Scene,
-    what: str,
+    label: str,
     harm: Callable[[], Awaitable[object]],
     *,
     after: float = 4.0,
@@ -113,7 +113,7 @@ async def _harm(
         done = time.monotonic()
         await harm()
         await asyncio.sleep(max(0.0, done + after - time.monotonic()))
-    report(what, load.shots, since=done)
+    report(label, load.shots, since=done)
     return load.shots, done
 
 
@@ -173,11 +173,11 @@ async def test_no_request_fails_when_a_serving_node_is_told_to_stop(scene: Scene
     async def stop() -> None:
         codes.append(await asyncio.to_thread(scene.swarm.stop, leaving))
 
-    shots, told = await _harm(scene, "node told to stop", stop)
+    shots, told_at = await _harm(scene, "node told to stop", stop)
     last = max(s.at for s in shots if s.seen and s.seen.node == leaving.peer)
-    show("node told to stop", last_request_it_answered_was_sent_after=last - told)
+    show("node told to stop", last_request_it_answered_was_sent_after=last - told_at)
     assert codes == [0]
-    assert last < told + SLACK * WITHDRAWN
+    assert last < told_at + SLACK * WITHDRAWN
 
     async def out_of_view() -> bool:
         return leaving.peer not in await scene.client.states(scene.entry)
@@ -197,9 +197,10 @@ async def test_no_request_fails_when_the_only_serving_node_is_restarted(
         again = asyncio.to_thread(scene.swarm.again, scene.serving[0], known=[scene.entry])
         scene.serving[0] = await again
 
-    shots, told = await _harm(scene, "only node restarted", restart, after=6, rate=rate)
+    shots, told_at = await _harm(scene, "only node restarted", restart, after=6, rate=rate)
     show(
-        "only node restarted", longest=max(s.seen.seconds for s in shots if s.seen and s.at > told)
+        "only node restarted",
+        longest=max(s.seen.seconds for s in shots if s.seen and s.at > told_at),
     )
 
 
@@ -221,9 +222,9 @@ async def test_a_stream_whose_node_is_killed_ends_in_an_error_event_without_done
     show("killed in mid-stream", told_after=time.monotonic() - killed)
     assert '"error"' in events[-1]
     assert "[DONE]" not in events
-    seen = await scene.client.chat(scene.entry, scene.model)
-    assert seen.status == 503
-    show("asked again, nobody left", answered_after=seen.seconds)
+    answer = await scene.client.chat(scene.entry, scene.model)
+    assert answer.status == 503
+    show("asked again, nobody left", answered_after=answer.seconds)
     await asyncio.to_thread(scene.swarm.kill, slow)
 
 
@@ -234,10 +235,10 @@ async def test_no_request_fails_when_all_serving_nodes_are_restarted_one_after_t
     codes: list[int] = []
 
     async def restart_all() -> None:
-        for place, node in enumerate(list(scene.serving)):
+        for index, node in enumerate(list(scene.serving)):
             codes.append(await asyncio.to_thread(scene.swarm.stop, node))
             again = asyncio.to_thread(scene.swarm.again, node, known=[scene.entry])
-            scene.serving[place] = await again
+            scene.serving[index] = await again
             await scene.client.met([scene.entry, *scene.serving])
 
     shots, began = await _harm(scene, "rolling restart", restart_all)

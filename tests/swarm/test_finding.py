@@ -16,8 +16,8 @@ INVITED = re.compile(r"no other node is connected.* --bootstrap (\S+);")
 
 
 async def tell(client: Client, node: Node, path: str, address: str) -> dict[str, Any]:
-    seen = await client.post(node, f"/api/v0/{path}", {"node_addr": address})
-    assert seen.status == 200, seen.body
+    answer = await client.post(node, f"/api/v0/{path}", {"node_addr": address})
+    assert answer.status == 200, answer.body
     return (await client.get(node, "/api/v0/bootstrap/list"))["data"]
 
 
@@ -32,14 +32,14 @@ async def test_a_lone_node_serves_its_own_models_and_says_how_to_join_it(
     lone = await asyncio.to_thread(swarm.start, "lone")
     worker = await asyncio.to_thread(swarm.start_worker, "lone-worker")
     await client.register(lone, "mine", ["own"], worker.fields["url"])
-    seen = await client.chat(lone, "own")
-    assert (seen.status, seen.route) == (200, "local")
+    answer = await client.chat(lone, "own")
+    assert (answer.status, answer.route) == (200, "local")
     await until(
         lambda: INVITED.search(lone.log) is not None, within=5, otherwise="not an invitation"
     )
-    found = INVITED.search(lone.log)
-    assert found is not None
-    joiner = Start("joiner", {"mesh": {"bootstrap": [found[1]]}})
+    match = INVITED.search(lone.log)
+    assert match is not None
+    joiner = Start("joiner", {"mesh": {"bootstrap": [match[1]]}})
     joined = await asyncio.to_thread(swarm.start, joiner)
     await client.met([lone, joined])
     assert INVITED.search(joined.log) is None

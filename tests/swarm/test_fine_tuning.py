@@ -67,17 +67,17 @@ async def run(*command: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
 
 
 @asynccontextmanager
 async def registered(client: Client, nodes: list[Node], tuner: Actor, *more: str) -> AsyncIterator[None]:  # fmt: skip
     """Register the worker at the first node; enter once all nodes know it."""
-    at = ("--node", nodes[0].http, "--data-dir", str(nodes[0].folder))
+    options = ("--node", nodes[0].http, "--data-dir", str(nodes[0].folder))
     row = ("tuned", "tuner", tuner.fields["url"], "--type", "fine-tuning", *more)
-    await run(*python("-m", "node", "register", *row, *at))
+    await run(*python("-m", "node", "register", *row, *options))
     await client.agreed(nodes)
     yield
     await client.unregister(nodes[0], "tuned")
@@ -110,8 +110,8 @@ class Stack:
         body = {"model": BASE, "data": data, "fine_tuning_options": {**OPTIONS, **options}}
         return await self.ask("POST", "submit", json=body)
 
-    async def ask(self, method: str, what: str, **more: Any) -> dict[str, Any]:
-        path = f"/fine_tuning/jobs/{what}"
+    async def ask(self, method: str, call: str, **more: Any) -> dict[str, Any]:
+        path = f"/fine_tuning/jobs/{call}"
         async with self._session.request(method, f"{self._node.http}{path}", **more) as response:
             body = await response.read()
             assert response.status == 200, body
@@ -135,17 +135,17 @@ class Stack:
 
 
 def losses(log: list[str], name: str = "loss") -> list[float]:
-    return [float(m[1]) for one in log if (m := re.search(rf"\b{name} (\d+\.\d+)", one))]
+    return [float(m[1]) for line in log if (m := re.search(rf"\b{name} (\d+\.\d+)", line))]
 
 
-async def saved(client: Client, node: Node, places: list[str], folder: Path) -> Path:
+async def saved(client: Client, node: Node, paths: list[str], folder: Path) -> Path:
     """Download an adapter's files from any node into a folder, under their own names; return the folder."""
     files: dict[str, bytes] = {}
-    for place in places:
-        async with client.session.get(f"{node.http}{place}") as response:
+    for path in paths:
+        async with client.session.get(f"{node.http}{path}") as response:
             assert response.status == 200, await response.text()
             files[
-                "adapter" + place.partition("@")[0].partition(".adapter")[2]
+                "adapter" + path.partition("@")[0].partition(".adapter")[2]
             ] = await response.read()
     assert {*files} == {"adapter_config.json", "adapter_model.safetensors"}
     for name, content in files.items():
@@ -156,8 +156,8 @@ async def saved(client: Client, node: Node, places: list[str], folder: Path) -> 
 async def learnt(rows: Path, adapter: Path) -> tuple[float, float]:
     """Have `peft` load an adapter; return the loss without it and with it."""
     module = "tests.workers.fine_tuning.adapted"
-    said = await run(str(PYTHON), "-W", "ignore", "-m", module, str(rows), str(adapter))
-    without, with_it = map(float, said.split())
+    output = await run(str(PYTHON), "-W", "ignore", "-m", module, str(rows), str(adapter))
+    without, with_it = map(float, output.split())
     return without, with_it
 
 
@@ -206,9 +206,9 @@ async def test_a_cancelled_job_stops_between_two_steps_and_keeps_what_it_has(
             assert (await stack.cancel(job))["status"] == "cancelled"
     steps = len(losses(log))
     assert log[-1] == f"cancelled after step {steps} of {2 * FOREVER}"
-    found = await stack.status(job)
-    assert (found["status"], found["metadata"]["steps"]) == ("cancelled", steps)
-    adapter = await saved(client, three[1], found["checkpoints"][:2], tmp_path)
+    status = await stack.status(job)
+    assert (status["status"], status["metadata"]["steps"]) == ("cancelled", steps)
+    adapter = await saved(client, three[1], status["checkpoints"][:2], tmp_path)
     without, with_it = await learnt(rows, adapter)
     assert with_it < without
 
@@ -240,15 +240,15 @@ async def test_a_job_whose_rows_cannot_be_read_fails_and_another_node_says_why(
 ) -> None:
     job = await stack.submit((folder / "broken.jsonl").as_uri())
     await until_state(stack, job, "failed")
-    place = (await stack.status(job))["error_path"]
-    async with client.session.get(f"{three[1].http}{place}") as response:
+    path = (await stack.status(job))["error_path"]
+    async with client.session.get(f"{three[1].http}{path}") as response:
         assert await response.text() == "row 9 is not JSON\n"
 
 
 async def test_a_workers_refusal_is_passed_on_in_its_words(stack: Stack, client: Client, three: list[Node]) -> None:  # fmt: skip
-    asked = {"model": "another", "data": "file:///etc/passwd"}
-    seen = await client.post(three[2], "/fine_tuning/jobs/submit", asked)
-    assert (seen.status, json.loads(seen.body)["error"]["message"]) == (
+    body = {"model": "another", "data": "file:///etc/passwd"}
+    answer = await client.post(three[2], "/fine_tuning/jobs/submit", body)
+    assert (answer.status, json.loads(answer.body)["error"]["message"]) == (
         400,
         f"only {BASE} is fine-tuned here",
     )
@@ -271,10 +271,12 @@ async def over(ai: openai.AsyncOpenAI, job: FineTuningJob) -> FineTuningJob:
 
 async def begun(ai: openai.AsyncOpenAI, epochs: int) -> FineTuningJob:
     file = await ai.files.create(file=("rows.jsonl", lines(MESSAGES)), purpose="fine-tune")
-    held = await ai.files.create(file=("held.jsonl", lines(MESSAGES[:2])), purpose="fine-tune")
+    validation = await ai.files.create(
+        file=("held.jsonl", lines(MESSAGES[:2])), purpose="fine-tune"
+    )
     hyper: Any = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs}}}
     return await ai.fine_tuning.jobs.create(
-        model=BASE, training_file=file.id, validation_file=held.id, method=hyper, seed=3
+        model=BASE, training_file=file.id, validation_file=validation.id, method=hyper, seed=3
     )
 
 
@@ -289,15 +291,15 @@ async def test_openais_client_tunes_reads_events_and_checkpoints_and_loads_its_r
         assert done.status == "succeeded"
         assert done.id in [job.id async for job in ai.fine_tuning.jobs.list(limit=1)]
         events = [e async for e in ai.fine_tuning.jobs.list_events(done.id, limit=3)]
-        seen = losses([event.message for event in reversed(events)])
-        assert len(seen) == 8
-        assert seen[-1] < seen[0]
-        made = [c async for c in ai.fine_tuning.jobs.checkpoints.list(done.id, limit=3)]
-        assert [one.step_number for one in made] == [8, 6, 4, 2]
-        assert made[0].metrics.full_valid_loss < made[-1].metrics.full_valid_loss
-        assert {one.fine_tuning_job_id for one in made} == {done.id}
-        places = [f"/v1/files/{file}/content" for file in done.result_files]
-        adapter = await saved(client, three[1], places, tmp_path)
+        reported = losses([event.message for event in reversed(events)])
+        assert len(reported) == 8
+        assert reported[-1] < reported[0]
+        checkpoints = [c async for c in ai.fine_tuning.jobs.checkpoints.list(done.id, limit=3)]
+        assert [checkpoint.step_number for checkpoint in checkpoints] == [8, 6, 4, 2]
+        assert checkpoints[0].metrics.full_valid_loss < checkpoints[-1].metrics.full_valid_loss
+        assert {checkpoint.fine_tuning_job_id for checkpoint in checkpoints} == {done.id}
+        paths = [f"/v1/files/{file}/content" for file in done.result_files]
+        adapter = await saved(client, three[1], paths, tmp_path)
         without, with_it = await learnt(folder / "rows.jsonl", adapter)
         assert with_it < without
         again = await begun(ai, FOREVER)

@@ -48,8 +48,8 @@ async def _each(
         async def so() -> bool:
             return (model in await client.models(node)) is listed
 
-        word = "does not list" if listed else "still lists"
-        return await until(so, within=3, since=since, otherwise=f"{node.name} {word} {model}")
+        verb = "does not list" if listed else "still lists"
+        return await until(so, within=3, since=since, otherwise=f"{node.name} {verb} {model}")
 
     return await asyncio.gather(*map(seen, nodes))
 
@@ -57,13 +57,13 @@ async def _each(
 async def test_a_model_is_listed_everywhere_once_registered_and_nowhere_once_unregistered(
     five: list[Node], client: Client
 ) -> None:
-    for turn, node in enumerate(five):
+    for index, node in enumerate(five):
         began = time.monotonic()
-        await client.register(node, "news", [f"news-{turn}"], NOWHERE)
-        appeared = await _each(client, five, f"news-{turn}", began, listed=True)
+        await client.register(node, "news", [f"news-{index}"], NOWHERE)
+        appeared = await _each(client, five, f"news-{index}", began, listed=True)
         began = time.monotonic()
         await client.unregister(node, "news")
-        vanished = await _each(client, five, f"news-{turn}", began, listed=False)
+        vanished = await _each(client, five, f"news-{index}", began, listed=False)
         show(f"registered at {node.name}", listed=max(appeared), gone=max(vanished))
     show("digests equal", after=await _agree(client, five))
 
@@ -76,8 +76,8 @@ async def test_a_burst_of_200_models_at_one_node_is_visible_at_all(
 
     async def register(name: str) -> None:
         body = {"project": "burst", "model": name, "api": NOWHERE, "type": 0}
-        seen = await client.post(five[0], "/api/v0/ai/model/register", body)
-        assert seen.status == 200, seen.body
+        answer = await client.post(five[0], "/api/v0/ai/model/register", body)
+        assert answer.status == 200, answer.body
 
     await asyncio.gather(*map(register, names))
     answered = time.monotonic() - began

@@ -25,12 +25,12 @@ PERSON = {
 }
 
 
-def keeps(said: object) -> bool:
+def keeps(value: object) -> bool:
     """Whether a value keeps the schema above."""
-    match said:
+    match value:
         case {"name": str(), "age": int() | None, "mood": mood, "likes": list(likes), **more}:
             known = mood in ("good", 'so "so"', None)
-            return known and not more and all(one in (True, False, "a\n") for one in likes)
+            return known and not more and all(like in (True, False, "a\n") for like in likes)
     return False
 
 
@@ -44,22 +44,22 @@ def llama(swarm: Swarm) -> str:
 async def test_texts_of_llama_cpp_follow_a_schema_under_our_grammar(
     llama: str, client: Client, schema: Mapping[str, object]
 ) -> None:
-    whole = 0
+    complete = 0
     for seed in range(6):
-        asked = {
+        body = {
             "prompt": 'Persons as JSON:\n{"name":"Ann","age":5,"mood":"good","likes":[true]}\n',
             "grammar": grammar_of(schema),
             "n_predict": 120,
             "temperature": 0.4,
             "seed": seed,
         }
-        async with client.session.post(f"{llama}/completion", json=asked) as response:
+        async with client.session.post(f"{llama}/completion", json=body) as response:
             assert response.status == 200, await response.text()
-            said = await response.json()
-        if said["stop_type"] != "limit":
-            whole += 1
-            value = json.loads(said["content"])
+            answer = await response.json()
+        if answer["stop_type"] != "limit":
+            complete += 1
+            value = json.loads(answer["content"])
             assert isinstance(value, dict)
             assert not schema or keeps(value)
-    show("a schema kept by a grammar", texts=str(whole), cut_off=str(6 - whole))
-    assert whole
+    show("a schema kept by a grammar", texts=str(complete), cut_off=str(6 - complete))
+    assert complete

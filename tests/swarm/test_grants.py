@@ -58,16 +58,16 @@ def operator(node: Node) -> dict[str, str]:
 
 
 async def changed(client: Client, node: Node, path: str, body: object) -> dict[str, object]:
-    seen = await client.post(node, path, body, headers=operator(node))
-    assert seen.status == 200, seen.body
-    told = orjson.loads(seen.body)
-    assert isinstance(told, dict)
-    return told
+    response = await client.post(node, path, body, headers=operator(node))
+    assert response.status == 200, response.body
+    answer = orjson.loads(response.body)
+    assert isinstance(answer, dict)
+    return answer
 
 
-async def invited(client: Client, node: Node, name: str, **wanted: object) -> str:
-    told = await changed(client, node, "/api/v1/grants", {"name": name, **wanted})
-    return str(told["invitation"])
+async def invited(client: Client, node: Node, name: str, **fields: object) -> str:
+    answer = await changed(client, node, "/api/v1/grants", {"name": name, **fields})
+    return str(answer["invitation"])
 
 
 async def status(client: Client, node: Node, key: str, model: str) -> int:
@@ -83,9 +83,9 @@ async def test_a_grant_opens_the_nodes_that_trust_its_issuer_until_it_is_revoked
     assert await status(client, giving, key, f"{MODEL}-giving") == 200
     assert await status(client, trusting, key, f"{MODEL}-trusting") == 200
     assert await status(client, trusting, key, "other") == 403
-    theirs = await invited(client, trusting, "bob")
+    invitation = await invited(client, trusting, "bob")
     # Trust is configured at one side, not mutual.
-    assert await status(client, giving, theirs, f"{MODEL}-giving") == 401
+    assert await status(client, giving, invitation, f"{MODEL}-giving") == 401
     await changed(client, giving, "/api/v1/keys/canary-user-9c41/revoke", {})
     assert await status(client, giving, key, f"{MODEL}-giving") == 401
 
@@ -99,9 +99,9 @@ async def test_a_grant_opens_the_nodes_that_trust_its_issuer_until_it_is_revoked
     for node in (giving, trusting):
         assert secret not in node.log
     assert "canary-user-9c41" not in trusting.log
-    heard = repr(worker.received)
-    assert secret not in heard
-    assert "canary-user-9c41" not in heard
+    received = repr(worker.received)
+    assert secret not in received
+    assert "canary-user-9c41" not in received
 
 
 async def test_a_machine_joins_with_one_string_and_is_answered_within_its_grant(
@@ -111,12 +111,12 @@ async def test_a_machine_joins_with_one_string_and_is_answered_within_its_grant(
     key = await invited(client, giving, "gpu-2", models=[f"{MODEL}*"], rpm=30, for_node=True)
     # The invitation holds the mesh's key, so it is no key for models.
     assert await status(client, giving, key, f"{MODEL}-giving") == 401
-    given = tmp_path / "invitation"
-    given.touch(mode=0o600)
-    given.write_text(key)
+    invitation = tmp_path / "invitation"
+    invitation.touch(mode=0o600)
+    invitation.write_text(key)
     with Swarm(tmp_path) as swarm:
-        places = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
-        joining = (*places, "--data-dir", str(tmp_path / "data"), "--join", f"@{given}")
+        addresses = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
+        joining = (*addresses, "--data-dir", str(tmp_path / "data"), "--join", f"@{invitation}")
         actor = swarm.start_program("joining", *python("-m", "node", "up", *joining))
         joined = Node(Start("joining"), actor, tmp_path / "data")
 

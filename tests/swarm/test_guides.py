@@ -70,8 +70,12 @@ class Section:
 
 def reason(block: str) -> str | None:
     """Return why a block is not run; None where it is."""
-    found = [why for beginning, why in NOT_RUN.items() if re.match(rf"{beginning}\b", block)]
-    return found[0] if found else None
+    reasons = [
+        explanation
+        for beginning, explanation in NOT_RUN.items()
+        if re.match(rf"{beginning}\b", block)
+    ]
+    return reasons[0] if reasons else None
 
 
 def sections() -> list[Section]:
@@ -95,8 +99,8 @@ def script(section: Section) -> str:
     """Return what bash is given: the blocks of a section, after those that it needs."""
     before = SECTIONS[NEEDS[section.title]].run if section.title in NEEDS else ()
     text = "\n".join((*before, *section.run))
-    for shown, here in SUBSTITUTIONS:
-        text = text.replace(shown, here)
+    for printed, here in SUBSTITUTIONS:
+        text = text.replace(printed, here)
     return text
 
 
@@ -132,21 +136,21 @@ def test_the_commands_of_a_section_work(section: Section, worker: str, tmp_path:
         process_group=0,
     ) as ran:
         try:
-            said, _ = ran.communicate(timeout=PATIENCE)
+            output, _ = ran.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             os.killpg(ran.pid, signal.SIGKILL)
             pytest.fail(f"not done within {PATIENCE} s:\n{ran.communicate()[0][-6000:]}")
-    assert ran.returncode == 0, said[-6000:]
+    assert ran.returncode == 0, output[-6000:]
 
 
 def test_every_block_is_run_or_named_with_its_reason() -> None:
     blocks = [block for section in SECTIONS.values() for block in section.blocks]
-    left = {block: why for block in blocks if (why := reason(block)) is not None}
-    assert len(left) == len(NOT_RUN), "a reason stands for a block that is gone, or for two"
+    not_run = {block: explanation for block in blocks if (explanation := reason(block)) is not None}
+    assert len(not_run) == len(NOT_RUN), "a reason stands for a block that is gone, or for two"
     everything = "\n".join(blocks)
-    assert not [shown for shown, _ in SUBSTITUTIONS if shown not in everything]
+    assert not [printed for printed, _ in SUBSTITUTIONS if printed not in everything]
     fences = sum((ROOT / page).read_text().count("```sh\n") for page in PAGES)
     assert len(blocks) == fences
-    show("shell blocks", run=str(len(blocks) - len(left)), not_run=str(len(left)))
-    for block, why in left.items():
-        print(f"    not run: {block.partition(chr(10))[0]}: {why}")
+    show("shell blocks", run=str(len(blocks) - len(not_run)), not_run=str(len(not_run)))
+    for block, explanation in not_run.items():
+        print(f"    not run: {block.partition(chr(10))[0]}: {explanation}")

@@ -130,13 +130,13 @@ async def worker(nodes: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
 
 def _check(status: int, body: bytes) -> int:
     """Check that an error has our shape, and return its code."""
-    said = orjson.loads(body)
+    payload = orjson.loads(body)
     assert status >= 400
-    assert set(said) == {"code", "message", "error"}
-    assert set(said["error"]) == {"message", "type", "param", "code"}
-    assert said["code"] >= 1000
-    assert said["message"] == said["error"]["message"]
-    return int(said["code"])
+    assert set(payload) == {"code", "message", "error"}
+    assert set(payload["error"]) == {"message", "type", "param", "code"}
+    assert payload["code"] >= 1000
+    assert payload["message"] == payload["error"]["message"]
+    return int(payload["code"])
 
 
 @pytest.mark.parametrize("kind", BAD_BODIES)
@@ -172,9 +172,9 @@ async def test_a_bad_registration_leaves_nothing_behind(
 ) -> None:
     status, code, body = BAD_REGISTRATIONS[kind]
     before = await client.digest(nodes[0])
-    seen = await client.post(nodes[0], REGISTER, body)
-    assert seen.status == status, seen.body
-    assert _check(seen.status, seen.body) == code
+    answer = await client.post(nodes[0], REGISTER, body)
+    assert answer.status == status, answer.body
+    assert _check(answer.status, answer.body) == code
     assert await client.digest(nodes[0]) == before
     assert "half" not in await client.models(nodes[0])
 
@@ -211,8 +211,8 @@ async def test_a_page_of_another_origin_changes_nothing(
     nodes: list[Node], client: Client, origin: Mapping[str, str]
 ) -> None:
     body = {"project": "half", "models": [{"model": "half", "api": "http://127.0.0.1:9"}]}
-    seen = await client.post(nodes[0], REGISTER, body, headers=origin)
-    assert (seen.status, _check(seen.status, seen.body)) == (403, 1010)
+    answer = await client.post(nodes[0], REGISTER, body, headers=origin)
+    assert (answer.status, _check(answer.status, answer.body)) == (403, 1010)
     assert "half" not in await client.models(nodes[0])
 
 
@@ -246,11 +246,11 @@ async def test_another_node_is_answered_and_a_stranger_is_not(
     nodes: list[Node], worker: OpenAIWorker, client: Client
 ) -> None:
     link, node1, node2 = await _link(client, nodes[0]), _identity(nodes[0]), _identity(nodes[1])
-    known = client_context(node2, certificate_of(node1))
-    assert await _over_link(link, known, hop=node2.peer) == 200
-    assert await _over_link(link, known, hop=node1.peer) == 403
-    assert await _over_link(link, known, hop=STRANGER.peer) == 403
-    assert await _over_link(link, known, hop="") == 403
+    known_context = client_context(node2, certificate_of(node1))
+    assert await _over_link(link, known_context, hop=node2.peer) == 200
+    assert await _over_link(link, known_context, hop=node1.peer) == 403
+    assert await _over_link(link, known_context, hop=STRANGER.peer) == 403
+    assert await _over_link(link, known_context, hop="") == 403
     served = len(worker.received)
     with pytest.raises(aiohttp.ClientError):
         await _over_link(link, client_context(STRANGER, certificate_of(node1)), hop=STRANGER.peer)
@@ -273,19 +273,19 @@ async def test_an_impostor_at_a_nodes_address_receives_not_one_byte_of_a_request
     context = server_context(STRANGER)
     for node in nodes:
         trust(context, certificate_of(_identity(node)))
-    taken: list[bytes] = []
+    received: list[bytes] = []
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        taken.append(await reader.read(1))
+        received.append(await reader.read(1))
         writer.close()
 
     server = await asyncio.start_server(take, host, int(port), ssl=context)
     async with server:
         body = {"model": "prey", "messages": [{"role": "user", "content": PROMPT_CANARY}]}
-        seen = await client.post(nodes[0], CHAT, body)
-    assert (seen.status, _check(seen.status, seen.body)) == (503, 1017)
-    assert not [byte for byte in taken if byte]
-    show("impostor refused", answered_after=seen.seconds)
+        answer = await client.post(nodes[0], CHAT, body)
+    assert (answer.status, _check(answer.status, answer.body)) == (503, 1017)
+    assert not [byte for byte in received if byte]
+    show("impostor refused", answered_after=answer.seconds)
 
 
 def _identity(node: Node) -> Identity:

@@ -95,30 +95,32 @@ async def test_ten_thousand_bad_requests_harm_neither_the_node_nor_honest_reques
     await _attack(for_clients, mutants(public, SEED - 1), 1_000, Seen())
     await _attack(for_clients, itertools.repeat(EVERYWHERE["packed: a bomb"][0]), 4, Seen())
     before, began = resident(victim), time.monotonic()
-    seen = Seen()
+    tally = Seen()
     async with asyncio.TaskGroup() as group:
-        honest = [group.create_task(_honest(client, victim, model, seen)) for model in ("tiny", "far")]  # fmt: skip
-        await _attack(for_clients, mutants(public, SEED), TO_CLIENTS, seen)
-        await _attack(for_nodes, mutants(links, SEED), TO_NODES, seen)
+        honest = [group.create_task(_honest(client, victim, model, tally)) for model in ("tiny", "far")]  # fmt: skip
+        await _attack(for_clients, mutants(public, SEED), TO_CLIENTS, tally)
+        await _attack(for_nodes, mutants(links, SEED), TO_NODES, tally)
         for task in honest:
             task.cancel()
-    waits = sorted(seen.waits)
+    waits = sorted(tally.waits)
     show(
         "10,000 bad requests",
         seconds=time.monotonic() - began,
-        answered=", ".join(f"{status}: {times}" for status, times in sorted(seen.statuses.items())),
+        answered=", ".join(
+            f"{status}: {times}" for status, times in sorted(tally.statuses.items())
+        ),
         grown_by_mib=f"{resident(victim) - before:.1f}",
         honest=str(len(waits)),
         p50=percentile(waits, 0.5),
         p99=percentile(waits, 0.99),
         longest=waits[-1],
-        loop_lag_max=max(seen.lag, await client.loop_lag(victim)),
+        loop_lag_max=max(tally.lag, await client.loop_lag(victim)),
     )
-    assert seen.faults == []
+    assert tally.faults == []
     assert victim.running
     assert not re.search(r"Traceback| ERROR |Error\b", victim.log)
     assert resident(victim) - before <= MAX_GROWTH
-    assert max(seen.lag, await client.loop_lag(victim)) <= MAX_LAG
+    assert max(tally.lag, await client.loop_lag(victim)) <= MAX_LAG
 
 
 async def _listeners(scene: Scene, client: Client) -> tuple[Listener, Listener]:
@@ -130,17 +132,17 @@ async def _listeners(scene: Scene, client: Client) -> tuple[Listener, Listener]:
     return Listener(host, int(port)), Listener(link_host, int(link_port), context, caller.peer)
 
 
-async def _attack(listener: Listener, bad: Iterator[bytes], times: int, seen: Seen) -> None:
-    left = itertools.islice(bad, times)
+async def _attack(listener: Listener, bad: Iterator[bytes], times: int, tally: Seen) -> None:
+    remaining = itertools.islice(bad, times)
 
     async def send() -> None:
-        for sent in left:
+        for sent in remaining:
             # Many connections wait for more, as they should; this loop does not wait for them.
-            heard = await listener.say(sent, within=5.0, patience=0.15)
-            seen.statuses.update(str(status) for status in heard.statuses)
-            if not heard.answers:
-                seen.statuses["closed" if heard.closed else "waiting"] += 1
-            seen.faults += [(sent, answer) for answer in _own_faults(heard.answers)]
+            reply = await listener.say(sent, within=5.0, patience=0.15)
+            tally.statuses.update(str(status) for status in reply.statuses)
+            if not reply.answers:
+                tally.statuses["closed" if reply.closed else "waiting"] += 1
+            tally.faults += [(sent, answer) for answer in _own_faults(reply.answers)]
 
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
@@ -154,20 +156,20 @@ def _own_faults(answers: Sequence[Answer]) -> list[Answer]:
 
 def _code(answer: Answer) -> str:
     try:
-        said = orjson.loads(answer.body)
+        payload = orjson.loads(answer.body)
         # TGI's own form: that no node serves its default model (`unhealthy`) is no failure of ours.
-        return str(said["error_type"] if "error_type" in said else said["error"]["code"])
+        return str(payload["error_type"] if "error_type" in payload else payload["error"]["code"])
     except (ValueError, KeyError, TypeError):
         # An answer to HEAD has no body; an unforeseen failure is a 500.
         return "internal_error" if answer.status == 500 else ""
 
 
-async def _honest(client: Client, victim: Node, model: str, seen: Seen) -> None:
-    for turn in itertools.count():
+async def _honest(client: Client, victim: Node, model: str, tally: Seen) -> None:
+    for number in itertools.count():
         began = time.monotonic()
         answer = await client.chat(victim, model)
         assert answer.status == 200, answer
-        seen.waits.append(time.monotonic() - began)
-        if turn % 500 == 0:
-            seen.lag = max(seen.lag, await client.loop_lag(victim))
+        tally.waits.append(time.monotonic() - began)
+        if number % 500 == 0:
+            tally.lag = max(tally.lag, await client.loop_lag(victim))
         await asyncio.sleep(0.02)

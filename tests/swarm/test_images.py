@@ -37,16 +37,16 @@ async def ai(
     three: list[Node], client: Client, painter: Actor
 ) -> AsyncIterator[openai.AsyncOpenAI]:
     """OpenAI's client at a node that has no worker."""
-    places = {"http": painter.fields["url"], "grpc": painter.fields["grpc"]}
+    addresses = {"http": painter.fields["url"], "grpc": painter.fields["grpc"]}
     rows = [
         {"model": f"{name}-over-{protocol}", "api": api, "type": int(kind)}
         for name, kind in KINDS.items()
-        for protocol, api in places.items()
+        for protocol, api in addresses.items()
     ]
-    seen = await client.post(
+    answer = await client.post(
         three[0], "/api/v0/ai/project/register", {"project": PROJECT, "models": rows}
     )
-    assert seen.status == 200, seen.body
+    assert answer.status == 200, answer.body
     await client.listed(three, *(str(row["model"]) for row in rows))
     async with openai.AsyncOpenAI(
         base_url=f"{three[2].http}/v1", api_key="unused", max_retries=0, timeout=60

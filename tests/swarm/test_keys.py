@@ -63,10 +63,10 @@ async def worker(nodes: tuple[Node, Node, Node], client: Client) -> AsyncIterato
     """A worker of the other site's."""
     async with running() as worker:
         row = {"project": "keys", "model": MODEL, "api": worker.url}
-        seen = await client.post(
+        answer = await client.post(
             nodes[2], "/api/v0/ai/model/register", row, headers=operator(nodes[2])
         )
-        assert seen.status == 200, seen.body
+        assert answer.status == 200, answer.body
         yield worker
 
 
@@ -87,9 +87,9 @@ async def ask(client: Client, node: Node, key: str) -> Seen:
 
 async def changed(client: Client, node: Node, path: str, body: object = None) -> str:
     """Change keys as the operator, and return the first that was made."""
-    seen = await client.post(node, f"/api/v1/keys{path}", body or {}, headers=operator(node))
-    assert seen.status == 200, seen.body
-    return str(orjson.loads(seen.body).get("keys", [{"key": ""}])[0]["key"])
+    answer = await client.post(node, f"/api/v1/keys{path}", body or {}, headers=operator(node))
+    assert answer.status == 200, answer.body
+    return str(orjson.loads(answer.body).get("keys", [{"key": ""}])[0]["key"])
 
 
 async def test_a_key_opens_and_stops_opening_every_node_of_its_site_within_a_second(
@@ -122,15 +122,15 @@ async def test_a_key_opens_and_stops_opening_every_node_of_its_site_within_a_sec
     show("a key of a site", opened=opened, ended=ended)
     # Neither the key nor its holder's name is anywhere but in the store and in the operator's answer.
     for node in nodes:
-        kept = node.log.encode() + _files(node.folder)
-        assert key.encode() not in kept
-        assert USER.encode() not in kept
-    heard = b"".join(repr(one).encode() for one in worker.received)
-    assert key.encode() not in heard
-    assert USER.encode() not in heard
-    kept = _keys_in(store)
-    assert USER.encode() in kept
-    assert key.encode() not in kept
+        stored = node.log.encode() + _files(node.folder)
+        assert key.encode() not in stored
+        assert USER.encode() not in stored
+    received = b"".join(repr(request).encode() for request in worker.received)
+    assert key.encode() not in received
+    assert USER.encode() not in received
+    stored = _keys_in(store)
+    assert USER.encode() in stored
+    assert key.encode() not in stored
 
 
 def _keys_in(store: SharedStore) -> bytes:
@@ -152,9 +152,9 @@ async def test_while_the_store_is_frozen_known_keys_work_and_no_request_waits(
     before = sorted([(await ask(client, first, key)).seconds for _ in range(30)])
     store.freeze()
     try:
-        seen = [await ask(client, first, key) for _ in range(60)]
-        assert {one.status for one in seen} == {200}
-        late = sorted(one.seconds for one in seen)[53] - before[27]
+        answers = [await ask(client, first, key) for _ in range(60)]
+        assert {answer.status for answer in answers} == {200}
+        late = sorted(answer.seconds for answer in answers)[53] - before[27]
         show("a frozen store", later_at_9_of_10=late)
         assert late < 0.1
         refused = await client.post(
@@ -195,19 +195,19 @@ async def _limit_holds(nodes: tuple[Node, Node, Node], client: Client, *, rpm: i
 
     async def caller(node: Node) -> None:
         while time.monotonic() < ends:
-            seen = await ask(client, node, key)
-            if seen.status == 200:
+            answer = await ask(client, node, key)
+            if answer.status == 200:
                 passed.append(time.monotonic())
             else:
-                assert seen.status == 429, seen.body
-                refused.append(seen)
+                assert answer.status == 429, answer.body
+                refused.append(answer)
             await asyncio.sleep(0.02)
 
     await asyncio.gather(*(caller(node) for node in (first, second) for _ in range(10)))
     evenly, burst, processes = rpm * WINDOW / 60, rpm // 30, 3
     show(f"{rpm} requests a minute, {WINDOW:g} s", passed=len(passed), evenly=evenly)
     assert evenly * 0.9 <= len(passed) <= evenly + burst + processes + rpm / 60 * 0.5
-    assert all(int(one.headers["Retry-After"]) >= 1 for one in refused)
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
 
 
 @OF_REDIS
@@ -221,8 +221,8 @@ async def test_every_node_of_a_site_shows_what_all_processes_have_counted(
         return all([(await ask(client, second, key)).status == 200 for _ in range(8)])
 
     await until(opened, within=MEANT, otherwise="the second node knows the key")
-    asked = [await ask(client, node, key) for node in (first, second) for _ in range(20)]
-    assert {one.status for one in asked} == {200}
+    answers = [await ask(client, node, key) for node in (first, second) for _ in range(20)]
+    assert {answer.status for answer in answers} == {200}
 
     async def counted(node: Node) -> int:
         url = f"{node.http}/api/v1/usage?by=key,node&key=counted"

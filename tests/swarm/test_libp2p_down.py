@@ -34,11 +34,11 @@ async def nodes(started: list[Node], client: Client) -> AsyncIterator[list[Node]
 
 
 async def _ask_until(client: Client, node: Node, model: str, end: asyncio.Event) -> list[Seen]:
-    seen: list[Seen] = []
+    answers: list[Seen] = []
     while not end.is_set():
-        seen.append(await client.chat(node, model))
+        answers.append(await client.chat(node, model))
         await asyncio.sleep(0.02)
-    return seen
+    return answers
 
 
 async def test_http_keeps_serving_while_the_mesh_dies_and_comes_back_under_the_same_peer_id(
@@ -68,11 +68,11 @@ async def test_http_keeps_serving_while_the_mesh_dies_and_comes_back_under_the_s
             met = back + await client.met(nodes)
             ended.set()
         show("mesh struck dead", noticed_after=noticed, back_after=back, all_met_after=met)
-        for what, task in (("its own model", own), ("another's model", others), ("through another", to_it)):  # fmt: skip
-            seen = task.result()
-            assert {answer.status for answer in seen} == {200}
-            seconds = [answer.seconds for answer in seen]
-            show(f"{what} meanwhile", requests=str(len(seen)), p50=percentile(seconds, 0.5), max=max(seconds))  # fmt: skip
+        for label, task in (("its own model", own), ("another's model", others), ("through another", to_it)):  # fmt: skip
+            answers = task.result()
+            assert {answer.status for answer in answers} == {200}
+            seconds = [answer.seconds for answer in answers]
+            show(f"{label} meanwhile", requests=str(len(answers)), p50=percentile(seconds, 0.5), max=max(seconds))  # fmt: skip
         after = await client.get(mortal, "/api/v1/status")
         assert (after["peer"], after["p2p"]) == (mortal.peer, before)
 
@@ -87,10 +87,10 @@ async def test_models_registered_while_the_mesh_is_down_reach_all_nodes_and_none
     await client.register(mortal, "after", ["after-death"], "http://127.0.0.1:9/v1")
     await client.register(one, "after", ["meanwhile"], "http://127.0.0.1:9/v1")
     await client.listed(nodes, MODEL, "after-death", "meanwhile", within=10)
-    heard = time.monotonic() - began
+    heard_after = time.monotonic() - began
 
     async def equal() -> bool:
         return len({await client.digest(node) for node in nodes}) == 1
 
-    agreed = heard + await until(equal, within=10, otherwise="the registries differ")
-    show("registered while the mesh was dead", heard_after=heard, digests_equal_after=agreed)
+    agreed = heard_after + await until(equal, within=10, otherwise="the registries differ")
+    show("registered while the mesh was dead", heard_after=heard_after, digests_equal_after=agreed)

@@ -186,8 +186,8 @@ async def _attack(kind: str, scene: Scene, client: Client) -> None:
         attack = group.create_task(asyncio.to_thread(scene.attacker.do, kind))
         while not attack.done():
             began = time.monotonic()
-            seen = await client.chat(scene.victim, "honest")
-            assert (seen.status, seen.node) == (200, scene.honest.peer), seen
+            answer = await client.chat(scene.victim, "honest")
+            assert (answer.status, answer.node) == (200, scene.honest.peer), answer
             waits.append(time.monotonic() - began)
             await asyncio.sleep(0.02)
 
@@ -253,10 +253,10 @@ async def test_memory_and_the_event_loop_stay_within_bounds(
 
 
 async def test_the_attacks_have_arrived_and_were_refused(scene: Scene, client: Client) -> None:
-    seen = await client.events(scene.victim)
-    refused = {event: seen[event] for event in _REFUSALS}
+    counts = await client.events(scene.victim)
+    refused = {event: counts[event] for event in _REFUSALS}
     show("refused", **{event: str(times) for event, times in refused.items()})
-    show("offences", counted=str(seen["offences"]), barred=str(seen["barred"]))
+    show("offences", counted=str(counts["offences"]), barred=str(counts["barred"]))
     assert sum(refused.values()) >= REFUSED
     assert "frames that are malformed, forged or not their publisher's own" in scene.victim.log
 

@@ -52,9 +52,9 @@ async def test_chat(ai: openai.AsyncOpenAI) -> None:
 
 async def test_chat_in_a_stream(ai: openai.AsyncOpenAI) -> None:
     stream = await ai.chat.completions.create(model="talker", messages=HELLO, stream=True)
-    words = [chunk.choices[0].delta.content or "" async for chunk in stream]
-    assert "".join(words) == "".join(WORDS[1:])
-    assert len(words) == len(WORDS)
+    pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+    assert "".join(pieces) == "".join(WORDS[1:])
+    assert len(pieces) == len(WORDS)
 
 
 async def test_a_project_may_stand_before_the_models_name(ai: openai.AsyncOpenAI) -> None:
@@ -117,8 +117,8 @@ async def test_a_recording_is_transcribed(ai: openai.AsyncOpenAI, worker: OpenAI
 async def test_models_are_listed_and_looked_up(ai: openai.AsyncOpenAI) -> None:
     names = {model.id async for model in ai.models.list()}
     assert set(MODELS) <= names
-    one = await ai.models.retrieve("talker")
-    assert (one.id, one.object, one.owned_by) == ("talker", "model", PROJECT)
+    retrieved = await ai.models.retrieve("talker")
+    assert (retrieved.id, retrieved.object, retrieved.owned_by) == ("talker", "model", PROJECT)
     with pytest.raises(openai.NotFoundError):
         await ai.models.retrieve("nobody-has-this")
 
@@ -160,8 +160,8 @@ async def test_a_capacity_and_a_queue_that_are_used_up_are_a_rate_limit_error(
     ai: openai.AsyncOpenAI, worker: OpenAIWorker, three: list[Node], client: Client
 ) -> None:
     row = {"project": PROJECT, "model": "full", "api": worker.url, "type": 0, "capacity": 1}
-    seen = await client.post(three[0], "/api/v0/ai/model/register", row)
-    assert seen.status == 200
+    answer = await client.post(three[0], "/api/v0/ai/model/register", row)
+    assert answer.status == 200
     worker.fail(delay_between=0.2)
     async with client.stream(three[0], "full") as response:
         assert response.status == 200
@@ -169,9 +169,9 @@ async def test_a_capacity_and_a_queue_that_are_used_up_are_a_rate_limit_error(
             asyncio.ensure_future(ai.chat.completions.create(model="full", messages=HELLO))
             for _ in range(RouterSettings().queue + 1)
         ]
-        done, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-        for one in waiting:
-            one.cancel()
+        done, pending = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
         await asyncio.wait(asking)
     refused = done.pop().exception()
     assert isinstance(refused, openai.RateLimitError)
@@ -202,7 +202,7 @@ async def test_a_stream_that_breaks_raises_and_does_not_end_as_if_it_were_whole(
     worker.fail(die_after=3, delay_between=0.05)
     stream = await ai.chat.completions.create(model="talker", messages=HELLO, stream=True)
     chunks = aiter(stream)
-    words = [(await anext(chunks)).choices[0].delta.content or "" for _ in range(3)]
-    assert words == ["", *WORDS[1:3]]
+    pieces = [(await anext(chunks)).choices[0].delta.content or "" for _ in range(3)]
+    assert pieces == ["", *WORDS[1:3]]
     with pytest.raises(openai.APIError):
         await anext(chunks)

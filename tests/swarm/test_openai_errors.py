@@ -69,8 +69,8 @@ class Scene:
     model: str
 
     async def chat(self, model: str | None = None, **options: Any) -> Any:
-        asked = self.model if model is None else model
-        return await self.ai.chat.completions.create(model=asked, messages=HELLO, **options)
+        name = self.model if model is None else model
+        return await self.ai.chat.completions.create(model=name, messages=HELLO, **options)
 
     async def control(self, path: str, body: Mapping[str, object]) -> Any:
         """Ask the serving node for something that is not OpenAI's interface."""
@@ -423,12 +423,12 @@ async def a_mesh_that_was_struck_dead(scene: Scene) -> None:
                 raise
 
 
-async def key(scene: Scene, name: str = "", **said: object) -> openai.AsyncOpenAI:
+async def key(scene: Scene, name: str = "", **fields: object) -> openai.AsyncOpenAI:
     """Return the client with a new key of the node that is asked."""
-    wanted = {"name": name or f"k{uuid4().hex[:8]}", **said}
-    made = await scene.client.post(scene.asked, "/api/v1/keys", {"keys": [wanted]})
-    assert made.status == 200, made.body
-    return scene.ai.with_options(api_key=orjson.loads(made.body)["keys"][0]["key"])
+    entry = {"name": name or f"k{uuid4().hex[:8]}", **fields}
+    created = await scene.client.post(scene.asked, "/api/v1/keys", {"keys": [entry]})
+    assert created.status == 200, created.body
+    return scene.ai.with_options(api_key=orjson.loads(created.body)["keys"][0]["key"])
 
 
 async def chat(scene: Scene, ai: openai.AsyncOpenAI) -> None:
@@ -460,8 +460,8 @@ async def a_key_that_was_taken_back(scene: Scene) -> None:
 
 @provokes(auth.GrantRefused)
 async def an_invitation_that_was_not_copied_whole(scene: Scene) -> None:
-    made = await scene.client.post(scene.asked, "/api/v1/grants", {})
-    cut = orjson.loads(made.body)["invitation"].partition(".")[0][:-8]
+    created = await scene.client.post(scene.asked, "/api/v1/grants", {})
+    cut = orjson.loads(created.body)["invitation"].partition(".")[0][:-8]
     await chat(scene, scene.ai.with_options(api_key=cut))
 
 
@@ -530,20 +530,22 @@ async def test_each_error_is_the_exception_that_the_docs_name_with_its_code_and_
     row = TABLE[error]
     with pytest.raises(openai.APIStatusError) as caught:
         await provoke(scene)
-    seen = caught.value
-    assert (seen.status_code, seen.code, seen.type) == (row.status, row.reason, row.type), seen
-    assert f"`{type(seen).__name__}`" in _documented(error)
-    assert seen.request_id == REQUEST_ID or (error in UNREAD and seen.request_id)
-    assert ("retry-after" in seen.response.headers) is ("`Retry-After`" in _documented(error))
+    raised = caught.value
+    assert (raised.status_code, raised.code, raised.type) == (row.status, row.reason, row.type), (
+        raised
+    )
+    assert f"`{type(raised).__name__}`" in _documented(error)
+    assert raised.request_id == REQUEST_ID or (error in UNREAD and raised.request_id)
+    assert ("retry-after" in raised.response.headers) is ("`Retry-After`" in _documented(error))
 
 
 def _documented(error: type[Exception]) -> str:
     """Return what the docs say of an error."""
-    found = re.search(
+    match = re.search(
         rf"^\| `{error.__name__}` .*$", (DOCS / "errors.md").read_text(), re.MULTILINE
     )
-    assert found
-    return found[0]
+    assert match
+    return match[0]
 
 
 def test_every_error_that_a_caller_may_meet_is_provoked_here() -> None:
@@ -598,15 +600,15 @@ async def test_a_stream_whose_node_is_killed_raises(
 
 async def _breaks(stream: openai.AsyncStream[Any]) -> None:
     """Read a stream that breaks: some words and then an error of ours."""
-    words: list[str] = []
+    pieces: list[str] = []
 
     async def read() -> None:
         async for chunk in stream:
-            words.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 (what came before the error counts)
+            pieces.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 (what came before the error counts)
 
     with pytest.raises(openai.APIError) as caught:
         await read()
     row = TABLE[router.AnswerBroken]
     assert not isinstance(caught.value, openai.APIStatusError | openai.APIConnectionError)
     assert (caught.value.code, caught.value.type) == (row.reason, row.type)
-    assert 1 <= len(words) < len(WORDS)
+    assert 1 <= len(pieces) < len(WORDS)

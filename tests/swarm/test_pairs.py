@@ -48,16 +48,16 @@ class World:
     async def post(self, path: str, body: Mapping[str, object]) -> Any:
         """Ask for JSON."""
         async with self.http.session.post(f"{self.asked.http}{path}", json=body) as response:
-            said = await response.read()
-            assert response.status == 200, said
-            return orjson.loads(said)
+            content = await response.read()
+            assert response.status == 200, content
+            return orjson.loads(content)
 
     async def events(self, path: str, body: Mapping[str, object]) -> list[bytes]:
         """Ask for an event stream, and return its data."""
         async with self.http.session.post(f"{self.asked.http}{path}", json=body) as response:
-            said = await response.read()
-        assert response.content_type == "text/event-stream", said
-        return [line[5:].strip() for line in said.splitlines() if line.startswith(b"data:")]
+            content = await response.read()
+        assert response.content_type == "text/event-stream", content
+        return [line[5:].strip() for line in content.splitlines() if line.startswith(b"data:")]
 
     async def call(self, service: str, name: str, model: str, **fields: object) -> Any:
         """Ask over gRPC."""
@@ -76,29 +76,29 @@ async def openai(world: World, model: str) -> str:
 
 
 async def tgi(world: World, model: str) -> str:
-    place = f"/tgi/pairs/{model}"
+    path = f"/tgi/pairs/{model}"
     chat = {"messages": MESSAGES, "max_tokens": 40, "stop": STOP, "temperature": 0}
-    answer = await world.post(f"{place}/v1/chat/completions", chat)
+    answer = await world.post(f"{path}/v1/chat/completions", chat)
     if model != "via-llamastack":  # which only chats
-        asked = {"inputs": PROMPT, "parameters": {"max_new_tokens": 20, "stop": STOP}}
-        assert (await world.post(f"{place}/generate", asked))["generated_text"].strip()
-        last = orjson.loads((await world.events(f"{place}/generate_stream", asked))[-1])
+        body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 20, "stop": STOP}}
+        assert (await world.post(f"{path}/generate", body))["generated_text"].strip()
+        last = orjson.loads((await world.events(f"{path}/generate_stream", body))[-1])
         assert last["generated_text"].strip()
     return str(answer["choices"][0]["message"]["content"])
 
 
 async def llamastack(world: World, model: str) -> str:
-    asked = {"model": model, "messages": MESSAGES, "options": {"max_tokens": 40}}
-    events = await world.events("/inference", asked | {"stream": True})
+    body = {"model": model, "messages": MESSAGES, "options": {"max_tokens": 40}}
+    events = await world.events("/inference", body | {"stream": True})
     assert any(orjson.loads(event).get("text") for event in events)
-    [candidate] = (await world.post("/inference", asked))["candidates"]
+    [candidate] = (await world.post("/inference", body))["candidates"]
     return str(candidate["text"])
 
 
 async def localai(world: World, model: str) -> str:
     message = message_class("backend.Message")
-    said = [message(role=m["role"], content=m["content"]) for m in MESSAGES]
-    fields = {"Messages": said, "UseTokenizerTemplate": True, "Tokens": 40, "StopPrompts": STOP}
+    messages = [message(role=m["role"], content=m["content"]) for m in MESSAGES]
+    fields = {"Messages": messages, "UseTokenizerTemplate": True, "Tokens": 40, "StopPrompts": STOP}
     return bytes((await world.call(LOCALAI, "Predict", model, **fields)).message).decode()
 
 
@@ -146,16 +146,16 @@ async def world(
     nodes: list[Node], llama: Actor, bridges: Mapping[str, Actor]
 ) -> AsyncIterator[World]:
     serving, asked = nodes
-    own = llama.fields["model"]
-    rows = [{"model": "via-openai", "api": llama.ready.split()[1], "worker_model": own}]
+    model = llama.fields["model"]
+    rows = [{"model": "via-openai", "api": llama.ready.split()[1], "worker_model": model}]
     for name, api in BRIDGED.items():
-        place = bridges[name].fields[name]
-        rows.append({"model": f"via-{name}", "api": api.format(place), "worker_model": own})
+        url = bridges[name].fields[name]
+        rows.append({"model": f"via-{name}", "api": api.format(url), "worker_model": model})
     rpc = Channels(RouterSettings(), SsrfGuard())
     async with connected() as client:
         body = {"project": "pairs", "models": rows}
-        seen = await client.post(serving, "/api/v0/ai/project/register", body)
-        assert seen.status == 200, seen.body
+        answer = await client.post(serving, "/api/v0/ai/project/register", body)
+        assert answer.status == 200, answer.body
         await client.listed(nodes, *(row["model"] for row in rows))
         yield World(client, asked, rpc)
     await rpc.close()
@@ -182,14 +182,14 @@ async def test_consecutive_streams_succeed_though_llama_cpp_hangs_up_after_each(
 
 @pytest.mark.parametrize("dialect", ["openai", "tgi"])
 async def test_a_client_of_tgi_sees_the_tokens_of_llama_cpp(world: World, dialect: str) -> None:
-    place = f"/tgi/pairs/via-{dialect}"
-    asked = {
+    path = f"/tgi/pairs/via-{dialect}"
+    body = {
         "inputs": PROMPT,
         "parameters": {"max_new_tokens": 12, "details": True, "top_n_tokens": 2},
     }
-    answer = await world.post(f"{place}/generate", asked)
+    answer = await world.post(f"{path}/generate", body)
     tokens = answer["details"]["tokens"]
-    *pieces, last = map(orjson.loads, await world.events(f"{place}/generate_stream", asked))
+    *pieces, last = map(orjson.loads, await world.events(f"{path}/generate_stream", body))
     show(f"tgi → mesh → {dialect}", tokens=repr([(t["id"], t["text"]) for t in tokens])[:60])
     assert len(tokens) == answer["details"]["generated_tokens"] == 12
     assert "".join(token["text"] for token in tokens) == answer["generated_text"]
@@ -204,12 +204,12 @@ async def test_a_client_of_tgi_sees_the_tokens_of_llama_cpp(world: World, dialec
 async def test_a_client_of_llama_stack_sees_how_likely_the_tokens_of_llama_cpp_were(
     world: World,
 ) -> None:
-    asked = {"model": "via-openai", "messages": MESSAGES}
-    asked |= {"options": {"max_tokens": 12, "temperature": 0, "logprobs": True}}
-    [whole] = (await world.post("/inference", asked))["candidates"]
-    pieces = list(map(orjson.loads, await world.events("/inference", asked | {"stream": True})))
-    assert len(whole["log_probs"]) == len(whole["tokens"]) > 4
-    assert all(number <= 0 for number in whole["log_probs"])
+    body = {"model": "via-openai", "messages": MESSAGES}
+    body |= {"options": {"max_tokens": 12, "temperature": 0, "logprobs": True}}
+    [candidate] = (await world.post("/inference", body))["candidates"]
+    pieces = list(map(orjson.loads, await world.events("/inference", body | {"stream": True})))
+    assert len(candidate["log_probs"]) == len(candidate["tokens"]) > 4
+    assert all(number <= 0 for number in candidate["log_probs"])
     streamed = [n for piece in pieces for n in piece.get("tokens", ())]
     # A stream has no piece for the token that ends it.
-    assert whole["tokens"] in (streamed, [*streamed, whole["tokens"][-1]])
+    assert candidate["tokens"] in (streamed, [*streamed, candidate["tokens"][-1]])

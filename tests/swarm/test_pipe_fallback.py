@@ -54,8 +54,8 @@ async def test_a_plain_request_reaches_a_node_whose_address_does_not_answer(
     first = await client.chat(three[2], MODEL)
     assert (first.status, first.node) == (200, hidden.peer)
     later = [await client.chat(three[2], MODEL) for _ in range(20)]
-    assert {seen.status for seen in later} == {200}
-    seconds = sorted(seen.seconds for seen in later)
+    assert {answer.status for answer in later} == {200}
+    seconds = sorted(answer.seconds for answer in later)
     show("over a pipe", first=first.seconds, later_p50=seconds[10], later_max=seconds[-1])
 
 
@@ -63,8 +63,8 @@ async def test_fifty_requests_at_once_reach_such_a_node_over_pipes(
     three: list[Node], worker: OpenAIWorker, client: Client
 ) -> None:
     began = time.monotonic()
-    seen = await asyncio.gather(*(client.chat(three[2], MODEL) for _ in range(50)))
-    assert {answer.status for answer in seen} == {200}
+    answers = await asyncio.gather(*(client.chat(three[2], MODEL) for _ in range(50)))
+    assert {answer.status for answer in answers} == {200}
     show("50 at once over pipes", all_answered=time.monotonic() - began)
 
 
@@ -74,11 +74,11 @@ async def test_id_and_trace_of_a_request_are_the_same_over_a_pipe(
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     headers = {"traceparent": parent, "tracestate": "a=b", "x-request-id": "over-a-pipe-1"}
     body = {"model": MODEL, "messages": []}
-    seen = await client.post(three[2], "/v1/chat/completions", body, headers=headers)
-    assert (seen.status, seen.node) == (200, hidden.peer)
+    answer = await client.post(three[2], "/v1/chat/completions", body, headers=headers)
+    assert (answer.status, answer.node) == (200, hidden.peer)
     received = worker.received[-1].headers
     assert (received["traceparent"], received["tracestate"]) == (parent, "a=b")
-    answered = CIMultiDict(seen.headers)["x-request-id"]
+    answered = CIMultiDict(answer.headers)["x-request-id"]
     assert received["x-request-id"] == answered == "over-a-pipe-1"
     for node in (three[2], hidden):
         await until(lambda node=node: "request=over-a-pipe-1 " in node.log, within=2, otherwise="no line")  # fmt: skip
@@ -88,16 +88,16 @@ async def test_a_streams_events_come_one_by_one_over_a_pipe(
     three: list[Node], worker: OpenAIWorker, client: Client
 ) -> None:
     worker.fail(delay_between=0.1)
-    came: list[float] = []
+    arrivals: list[float] = []
     events: list[str] = []
     async with client.stream(three[2], MODEL) as response:
         assert response.status == 200
         async for event in events_of(response):
-            came.append(time.monotonic())
+            arrivals.append(time.monotonic())
             events.append(event)
     assert events[-1] == "[DONE]"
     assert len(events) == len(WORDS) + 1
-    gaps = [later - earlier for earlier, later in pairwise(came)]
+    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
     # The worker waits 0.1 s before each; events that came in lumps would have gaps of nothing, and not only by chance.
     assert statistics.median(gaps) > 0.02
     show("stream over a pipe", shortest_gap=min(gaps), longest_gap=max(gaps))
@@ -109,8 +109,8 @@ async def test_an_image_of_a_mebibyte_crosses_a_pipe_both_ways(
     worker.fail(pad_bytes=MIB)
     image = base64.b64encode(os.urandom(MIB)).decode()
     body = {"model": MODEL, "prompt": "a beret", "image": f"data:image/png;base64,{image}"}
-    seen = await client.post(three[2], "/v1/images/edits", body)
-    assert seen.status == 200
-    assert len(orjson.loads(seen.body)["pad"]) == MIB
+    answer = await client.post(three[2], "/v1/images/edits", body)
+    assert answer.status == 200
+    assert len(orjson.loads(answer.body)["pad"]) == MIB
     assert orjson.loads(worker.received[-1].body)["image"] == body["image"]
-    show("1 MiB each way over a pipe", took=seen.seconds)
+    show("1 MiB each way over a pipe", took=answer.seconds)

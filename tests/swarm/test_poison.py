@@ -59,22 +59,22 @@ async def test_the_worst_that_a_member_may_send_blocks_none_of_ten_nodes(
 
 
 async def _ask_while(
-    lasts: Coroutine[object, object, object], nodes: list[Node], client: Client, what: str
+    lasts: Coroutine[object, object, object], nodes: list[Node], client: Client, label: str
 ) -> None:
     """Send requests along the whole row while something lasts; show how long they took, and how late each node was."""
     waits = []
     async with asyncio.TaskGroup() as group:
-        going = group.create_task(lasts)
-        while not going.done():
+        task = group.create_task(lasts)
+        while not task.done():
             began = time.monotonic()
-            seen = await client.chat(nodes[0], "honest")
-            assert seen.status == 200, seen
+            answer = await client.chat(nodes[0], "honest")
+            assert answer.status == 200, answer
             waits.append(time.monotonic() - began)
             await asyncio.sleep(0.05)
     lags = [await client.loop_lag(node) for node in nodes]
     busy = [await client.loop_busy(node) for node in nodes]
     p50, p99 = percentile(waits, 0.5), percentile(waits, 0.99)
-    show(what, p50=p50, p99=p99, lag_of_the_worst=max(lags), busy_of_the_worst=max(busy))
+    show(label, p50=p50, p99=p99, lag_of_the_worst=max(lags), busy_of_the_worst=max(busy))
 
 
 async def _at_rest(nodes: list[Node], client: Client) -> None:

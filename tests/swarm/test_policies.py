@@ -50,9 +50,9 @@ MODEL = "unlike"
 
 
 def body(draw: random.Random) -> dict[str, object]:
-    said = WORDS * max(1, int(draw.lognormvariate(1.0, 0.8)))
+    text = WORDS * max(1, int(draw.lognormvariate(1.0, 0.8)))
     tokens = max(1, min(50, int(draw.lognormvariate(2.0, 0.8))))
-    message = {"role": "user", "content": f"{draw.random()} {said[:1_500]}"}
+    message = {"role": "user", "content": f"{draw.random()} {text[:1_500]}"}
     return {"model": MODEL, "messages": [message], "max_tokens": tokens, "temperature": 0}
 
 
@@ -60,18 +60,18 @@ async def burst(client: Client, entry: Node, *, rate: float, seed: int) -> list[
     """Send requests as they come, so many a second, and return how long each took."""
     draw, took = random.Random(seed), []
 
-    async def ask(said: dict[str, object]) -> None:
-        seen = await client.post(entry, "/v1/chat/completions", said)
-        assert seen.status == 200, orjson.loads(seen.body)
-        took.append(seen.seconds)
+    async def ask(fields: dict[str, object]) -> None:
+        answer = await client.post(entry, "/v1/chat/completions", fields)
+        assert answer.status == 200, orjson.loads(answer.body)
+        took.append(answer.seconds)
 
     async with asyncio.TaskGroup() as group:
-        left = LASTS
-        while left > 0:
+        remaining = LASTS
+        while remaining > 0:
             group.create_task(ask(body(draw)))
             pause = draw.expovariate(rate)
             await asyncio.sleep(pause)
-            left -= pause
+            remaining -= pause
     return took
 
 
@@ -83,8 +83,8 @@ async def capacity(client: Client, entry: Node) -> float:
     async def keep_asking() -> None:
         nonlocal done
         while loop.time() < ends:
-            seen = await client.post(entry, "/v1/chat/completions", body(draw))
-            assert seen.status == 200
+            answer = await client.post(entry, "/v1/chat/completions", body(draw))
+            assert answer.status == 200
             done += 1
 
     await asyncio.gather(*(keep_asking() for _ in range(sum(slots for _, slots in WORKERS))))

@@ -43,9 +43,9 @@ def swarm(tmp_path: Path) -> Iterator[Swarm]:
 
 def opened(swarm: Swarm, processes: int, **web: object) -> Node:
     """Run a node that is open to all callers, to each address once a minute."""
-    given = {"rpm_per_address": RPM, "names": ["models.example"], **web}
+    web_settings = {"rpm_per_address": RPM, "names": ["models.example"], **web}
     return swarm.start(
-        Start("node", {"node": {"workers": processes, "open": "everybody"}, "web": given})
+        Start("node", {"node": {"workers": processes, "open": "everybody"}, "web": web_settings})
     )
 
 
@@ -66,8 +66,10 @@ async def ask(url: str, caller: str, headers: Mapping[str, str] = NOBODY) -> int
 async def passed(url: str, caller: str, *, forging: bool = False) -> int:
     """Return how many of some requests are answered."""
     names = ("X-Forwarded-For", "X-Real-IP")
-    said = [dict.fromkeys(names, f"192.0.2.{at}") if forging else NOBODY for at in range(TIMES)]
-    return [await ask(url, caller, headers) for headers in said].count(200)
+    forwarded = [
+        dict.fromkeys(names, f"192.0.2.{number}") if forging else NOBODY for number in range(TIMES)
+    ]
+    return [await ask(url, caller, headers) for headers in forwarded].count(200)
 
 
 @pytest.mark.parametrize("deployed", [False, True], ids=["plain", "sample"])

@@ -102,8 +102,8 @@ def program(
 
 def free_port() -> int:
     """Return a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -187,9 +187,9 @@ async def worker(node: Node, client: Client) -> OpenAIWorker:
 @pytest.fixture
 async def key(node: Node, client: Client) -> AsyncIterator[str]:
     """A user's key, made by the node's own user."""
-    made = await client.post(node, "/api/v1/keys", {"keys": [{"name": "ann"}]})
-    assert made.status == 200, made.body
-    yield orjson.loads(made.body)["keys"][0]["key"]
+    created = await client.post(node, "/api/v1/keys", {"keys": [{"name": "ann"}]})
+    assert created.status == 200, created.body
+    yield orjson.loads(created.body)["keys"][0]["key"]
     await client.post(node, "/api/v1/keys/ann/revoke", {})
 
 
@@ -265,8 +265,8 @@ async def test_a_host_name_that_is_not_listed_is_refused_and_the_error_names_the
     node: Node, client: Client, tmp_path: Path
 ) -> None:
     with with_host(node, tmp_path) as url:
-        named = {"Host": "other.example"}
-        async with client.session.get(f"{url}/v1/models", headers=named) as response:
+        headers = {"Host": "other.example"}
+        async with client.session.get(f"{url}/v1/models", headers=headers) as response:
             assert response.status == 403
             assert "web.names" in await response.text()
 
@@ -275,8 +275,8 @@ async def streams(client: Client, url: str, key: str, name: str = "") -> None:
     """Ask for a chat under this host name, and check that its words come one after the other."""
     body = {"model": "slow", "messages": list(PROMPT), "stream": True}
     headers = {"Authorization": f"Bearer {key}", **({"Host": name} if name else {})}
-    asked = client.session.post(f"{url}/v1/chat/completions", json=body, headers=headers)
-    async with asked as response:
+    request = client.session.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+    async with request as response:
         assert response.status == 200, await response.text()
         times = [time.monotonic() async for _ in events_of(response)]
     assert times[-1] - times[0] > 4 * BETWEEN

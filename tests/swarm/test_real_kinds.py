@@ -55,8 +55,8 @@ async def ai(
 ) -> AsyncIterator[openai.AsyncOpenAI]:
     """OpenAI's client at a node that has no worker."""
     body = {"project": PROJECT, "models": workers}
-    seen = await client.post(three[0], "/api/v0/ai/project/register", body)
-    assert seen.status == 200, seen.body
+    answer = await client.post(three[0], "/api/v0/ai/project/register", body)
+    assert answer.status == 200, answer.body
     await client.listed(three, *(row["model"] for row in workers))
     async with openai.AsyncOpenAI(
         base_url=f"{three[2].http}/v1", api_key="unused", max_retries=0, timeout=30
@@ -66,19 +66,19 @@ async def ai(
 
 
 async def test_a_chat_and_its_stream(ai: openai.AsyncOpenAI) -> None:
-    asked = {
+    arguments = {
         "model": "real-text",
         "messages": [{"role": "user", "content": "What is a vine?"}],
         "max_tokens": 12,
         "temperature": 0,
     }
-    whole = await ai.chat.completions.create(**asked)
-    assert whole.model == "real-text"
-    assert whole.usage
-    assert whole.usage.completion_tokens == 12
-    stream = await ai.chat.completions.create(stream=True, **asked)
+    answer = await ai.chat.completions.create(**arguments)
+    assert answer.model == "real-text"
+    assert answer.usage
+    assert answer.usage.completion_tokens == 12
+    stream = await ai.chat.completions.create(stream=True, **arguments)
     pieces = [choice.delta.content or "" async for chunk in stream for choice in chunk.choices]
-    assert "".join(pieces) == whole.choices[0].message.content
+    assert "".join(pieces) == answer.choices[0].message.content
     assert len(pieces) >= 12
 
 
@@ -97,8 +97,8 @@ async def test_embeddings_of_like_texts_are_nearer_than_those_of_others(
 
 
 async def test_documents_are_reordered_by_relevance(ai: openai.AsyncOpenAI) -> None:
-    asked = {"model": "real-rerank", "query": "What is a vine?", "documents": ["a car", "a plant"]}
-    answer = await ai.post("/rerank", body=asked, cast_to=httpx2.Response)
+    body = {"model": "real-rerank", "query": "What is a vine?", "documents": ["a car", "a plant"]}
+    answer = await ai.post("/rerank", body=body, cast_to=httpx2.Response)
     results = answer.json()["results"]
     assert {row["index"] for row in results} == {0, 1}
     scores = [row["relevance_score"] for row in results]
@@ -107,10 +107,10 @@ async def test_documents_are_reordered_by_relevance(ai: openai.AsyncOpenAI) -> N
 
 
 async def test_tokens_are_counted(ai: openai.AsyncOpenAI) -> None:
-    asked = {"model": "real-text", "content": "Grapes grow on a vine."}
-    answer = await ai.post("/tokenize", body=asked, cast_to=httpx2.Response)
+    body = {"model": "real-text", "content": "Grapes grow on a vine."}
+    answer = await ai.post("/tokenize", body=body, cast_to=httpx2.Response)
     tokens = answer.json()["tokens"]
-    assert 4 <= len(tokens) <= len(asked["content"])
+    assert 4 <= len(tokens) <= len(body["content"])
 
 
 async def test_a_request_to_a_model_of_another_kind_is_refused(ai: openai.AsyncOpenAI) -> None:
@@ -120,9 +120,9 @@ async def test_a_request_to_a_model_of_another_kind_is_refused(ai: openai.AsyncO
         )
 
 
-async def spoken(ai: openai.AsyncOpenAI, said: str, over: str, voice: str = VOICE) -> bytes:
+async def spoken(ai: openai.AsyncOpenAI, text: str, over: str, voice: str = VOICE) -> bytes:
     answer = await ai.audio.speech.create(
-        model=f"speech-over-{over}", voice=voice, input=said, response_format="wav"
+        model=f"speech-over-{over}", voice=voice, input=text, response_format="wav"
     )
     assert answer.content[:4] == b"RIFF"
     return answer.content
@@ -134,26 +134,28 @@ async def test_speech_of_one_model_is_transcribed_by_another(
     ai: openai.AsyncOpenAI, over: str, said: str
 ) -> None:
     file = ("said.wav", await spoken(ai, said, over), "audio/wav")
-    heard = await ai.audio.transcriptions.create(model=f"transcription-over-{over}", file=file)
-    assert heard.text == said
+    transcription = await ai.audio.transcriptions.create(
+        model=f"transcription-over-{over}", file=file
+    )
+    assert transcription.text == said
 
 
 async def test_a_prompt_limits_the_words_of_a_transcription(ai: openai.AsyncOpenAI) -> None:
     file = ("said.wav", await spoken(ai, "hello world", "http"), "audio/wav")
-    heard = await ai.audio.transcriptions.create(
+    transcription = await ai.audio.transcriptions.create(
         model="transcription-over-http", file=file, prompt="hello moon"
     )
-    assert heard.text == "hello moon"
+    assert transcription.text == "hello moon"
 
 
 async def test_a_localai_backend_tells_when_a_segment_was_spoken(ai: openai.AsyncOpenAI) -> None:
     recording = await spoken(ai, "hello world", "grpc")
-    heard = await ai.audio.transcriptions.create(
+    transcription = await ai.audio.transcriptions.create(
         model="transcription-over-grpc",
         file=("said.wav", recording, "audio/wav"),
         response_format="verbose_json",
     )
-    [segment] = heard.segments or ()
+    [segment] = transcription.segments or ()
     with wave.open(io.BytesIO(recording)) as file:
         seconds = file.getnframes() / file.getframerate()
     assert 0 <= segment.start < 0.5 * seconds < segment.end <= seconds + 0.5

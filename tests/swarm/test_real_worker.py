@@ -31,29 +31,29 @@ async def test_words_of_a_real_model_behind_node_1_come_one_by_one_at_node_3(
         "max_tokens": 32,
     }
     began = time.monotonic()
-    came: list[float] = []
-    words: list[str] = []
+    arrivals: list[float] = []
+    events: list[str] = []
     url = f"{three[2].http}/v1/chat/completions"
     async with client.session.post(url, json=body) as response:
         assert response.status == 200
         assert response.headers["x-modelvine-node"] == three[0].peer
         async for event in events_of(response):
-            came.append(time.monotonic() - began)
-            words.append(event)
-    assert words.pop() == "[DONE]"
-    chunks = [orjson.loads(word) for word in words]
+            arrivals.append(time.monotonic() - began)
+            events.append(event)
+    assert events.pop() == "[DONE]"
+    chunks = [orjson.loads(data) for data in events]
     assert {chunk["model"] for chunk in chunks} == {model}
     text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
     assert text.strip()
     # Words that were held back until the end would all come at the end.
-    assert came[0] < 0.9 * came[-1]
-    told = await client.metrics(three[0])
-    assert re.search(r'modelvine_worker_tells\{[^}]*figure="running"[^}]*\} 0', told)
+    assert arrivals[0] < 0.9 * arrivals[-1]
+    metrics = await client.metrics(three[0])
+    assert re.search(r'modelvine_worker_tells\{[^}]*figure="running"[^}]*\} 0', metrics)
     show(
         f"{worker.fields['source']} through two nodes",
-        first=came[0],
-        last=came[-1],
-        events=str(len(came)),
+        first=arrivals[0],
+        last=arrivals[-1],
+        events=str(len(arrivals)),
     )
     await client.unregister(three[0], "real")
 
@@ -77,22 +77,22 @@ async def test_a_real_model_continues_a_stream_where_another_was_killed(
         "max_tokens": 120,
         "temperature": 0,
     }
-    whole = await client.post(three[0], "/v1/chat/completions", body | {"stream": False})
-    expected = orjson.loads(whole.body)["choices"][0]["message"]["content"]
+    answer = await client.post(three[0], "/v1/chat/completions", body | {"stream": False})
+    expected = orjson.loads(answer.body)["choices"][0]["message"]["content"]
     url = f"{three[2].http}/v1/chat/completions"
-    words: list[str] = []
+    events: list[str] = []
     killed = resumed = 0.0
     async with client.session.post(url, json=body) as response:
         serving = [node.peer for node in three].index(response.headers["x-modelvine-node"])
         async for event in events_of(response):
-            words.append(event)
-            if len(words) == 20:
+            events.append(event)
+            if len(events) == 20:
                 os.kill(workers[serving].process.pid, signal.SIGKILL)
                 killed = time.monotonic()
             elif killed and not resumed and "seam" in event:
                 resumed = time.monotonic()
-    assert words.pop() == "[DONE]"
-    chunks = [orjson.loads(word) for word in words]
+    assert events.pop() == "[DONE]"
+    chunks = [orjson.loads(data) for data in events]
     assert not [chunk for chunk in chunks if "error" in chunk]
     text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
     [seam] = [c["modelvine"]["seam"] for c in chunks if "seam" in c.get("modelvine", {})]
@@ -133,29 +133,29 @@ async def test_texts_are_whole_and_the_same_however_often_their_workers_are_kill
         "max_tokens": 80,
         "temperature": 0,
     }
-    whole = await client.post(three[0], "/v1/chat/completions", body | {"stream": False})
-    expected = orjson.loads(whole.body)["choices"][0]["message"]["content"]
+    answer = await client.post(three[0], "/v1/chat/completions", body | {"stream": False})
+    expected = orjson.loads(answer.body)["choices"][0]["message"]["content"]
     pauses: list[float] = []
     for number in range(int(os.environ.get("MODELVINE_KILLS", "5"))):
-        words: list[str] = []
+        events: list[str] = []
         killed = resumed = 0.0
         url = f"{three[2].http}/v1/chat/completions"
         async with client.session.post(url, json=body) as response:
-            at = [node.peer for node in three].index(response.headers["x-modelvine-node"])
+            index = [node.peer for node in three].index(response.headers["x-modelvine-node"])
             async for event in events_of(response):
-                if killed and not resumed and "seam" in words[-1]:
+                if killed and not resumed and "seam" in events[-1]:
                     resumed = time.monotonic()
-                words.append(event)
-                if len(words) == 5 + number % 40:
-                    swarm.kill(workers[at])
+                events.append(event)
+                if len(events) == 5 + number % 40:
+                    swarm.kill(workers[index])
                     killed = time.monotonic()
-        assert words.pop() == "[DONE]"
-        chunks = [orjson.loads(word) for word in words]
+        assert events.pop() == "[DONE]"
+        chunks = [orjson.loads(data) for data in events]
         deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"]]
         assert "".join(delta.get("content") or "" for delta in deltas) == expected
         pauses.append(resumed - killed)
-        workers[at] = start(f"after {number + 1}")
-        await client.register(three[at], "killed", [model], workers[at].ready.split()[1])
+        workers[index] = start(f"after {number + 1}")
+        await client.register(three[index], "killed", [model], workers[index].ready.split()[1])
     show(
         "workers killed in mid-stream, each text whole and the same",
         kills=str(len(pauses)),

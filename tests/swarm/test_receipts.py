@@ -70,23 +70,23 @@ async def test_receipts_agree_after_a_kill_under_load(
                 group.create_task(site.kill_the_server())
             await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
     await until(lambda: _compared_at_all(client, site), within=10, otherwise="they are compared")
-    found = await _compare(client, site)
+    totals = await _compare(client, site)
     late = sum(any(kill - LOST <= at <= kill for kill in site.killed) for at in good)
     show(
         "receipts",
         kills=len(site.killed),
         asked=len(good),
-        agreed=found["answers"],
-        tokens=found["tokens"],
-        asking_alone=found["counts"]["only_here"],
-        serving_alone=found["counts"]["only_there"],
+        agreed=totals["answers"],
+        tokens=totals["tokens"],
+        asking_alone=totals["counts"]["only_here"],
+        serving_alone=totals["counts"]["only_there"],
         in_the_last_second=late,
     )
-    assert found["faults"] == []
-    assert found["differ"] == []
+    assert totals["faults"] == []
+    assert totals["differ"] == []
     # The node that asks is never killed, so it has each receipt that the other kept, but for answers that broke off on the way.
-    assert found["counts"]["only_there"] <= late
-    assert found["counts"]["only_here"] <= late
+    assert totals["counts"]["only_there"] <= late
+    assert totals["counts"]["only_here"] <= late
     # The last receipts of a helper take a moment to reach the first process.
     await until(lambda: _counted(client, site, len(good)), within=5, otherwise="each is counted")
 
@@ -95,16 +95,16 @@ async def _ask(client: Client, node: Node, name: str, *, stream: bool, good: lis
     body = {"model": name, "messages": PROMPT, "stream": stream}
     # The kernel chooses one of the node's processes for each connection.
     headers = {"Connection": "close"}
-    seen = await client.post(node, "/v1/chat/completions", body, headers=headers)
-    if name == MODEL and seen.status == 200 and b'"error"' not in seen.body:
+    answer = await client.post(node, "/v1/chat/completions", body, headers=headers)
+    if name == MODEL and answer.status == 200 and b'"error"' not in answer.body:
         good.append(time.monotonic())
 
 
 async def _compare(client: Client, site: Site) -> dict[str, object]:
     path = f"/api/v1/receipts/{site.serving.peer}/comparison"
-    found = await client.get(site.asking, path)
-    assert isinstance(found, dict)
-    return found
+    totals = await client.get(site.asking, path)
+    assert isinstance(totals, dict)
+    return totals
 
 
 async def _counted(client: Client, site: Site, answers: int) -> bool:

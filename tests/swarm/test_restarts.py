@@ -35,18 +35,19 @@ _BURN = "import time; print('ready', flush=True); end = time.monotonic() + 200\n
 
 async def counted(nodes: list[Node]) -> list[tuple[int, int]]:
     """Return how many bytes each node has sent, and how many messages of others it could not read."""
-    said = [len(_COUNTED.findall(node.log)) for node in nodes]
+    counted_before = [len(_COUNTED.findall(node.log)) for node in nodes]
     for node in nodes:
         node.actor.process.send_signal(signal.SIGUSR1)
 
     def all_said() -> bool:
         return all(
-            len(_COUNTED.findall(n.log)) > before for n, before in zip(nodes, said, strict=True)
+            len(_COUNTED.findall(n.log)) > before
+            for n, before in zip(nodes, counted_before, strict=True)
         )
 
     await until(all_said, within=10, otherwise="not every node says its counts")
-    found = [_COUNTED.findall(node.log)[-1] for node in nodes]
-    return [(int(sent), int(garbled)) for sent, garbled in found]
+    counts = [_COUNTED.findall(node.log)[-1] for node in nodes]
+    return [(int(sent), int(garbled)) for sent, garbled in counts]
 
 
 async def rate(nodes: list[Node]) -> float:

@@ -73,24 +73,24 @@ PROJECTS = {"DecentralGPT": ("Llama3-8B", 0), "SuperImage": ("SuperImage", 1)}
 
 async def _run(printed: str, node: Node) -> Any:
     """Do what the example says, at a node, and return the JSON that it prints."""
-    words = shlex.split(printed.replace("\\\n", " ").replace(PRINTED, node.http))
+    command = shlex.split(printed.replace("\\\n", " ").replace(PRINTED, node.http))
     send = _with_curl if shutil.which("curl") else _with_http_client
-    return json.loads(await asyncio.to_thread(send, words))
+    return json.loads(await asyncio.to_thread(send, command))
 
 
-def _with_curl(words: list[str]) -> bytes:
-    words = [words[0], "--silent", "--show-error", "--max-time", "20", *words[1:]]
-    return subprocess.run(words, check=True, capture_output=True, timeout=30).stdout
+def _with_curl(command: list[str]) -> bytes:
+    command = [command[0], "--silent", "--show-error", "--max-time", "20", *command[1:]]
+    return subprocess.run(command, check=True, capture_output=True, timeout=30).stdout
 
 
-def _with_http_client(words: list[str]) -> bytes:
-    url, options = urlsplit(words[1]), words[2:]
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    name, _, value = given.get("-H", "Accept: */*").partition(": ")
+def _with_http_client(command: list[str]) -> bytes:
+    url, options = urlsplit(command[1]), command[2:]
+    option_values = dict(zip(options[::2], options[1::2], strict=True))
+    name, _, value = option_values.get("-H", "Accept: */*").partition(": ")
     connection = http.client.HTTPConnection(url.netloc, timeout=20)
     try:
-        method = "POST" if "-d" in given else "GET"
-        connection.request(method, url.path, given.get("-d"), {name: value})
+        method = "POST" if "-d" in option_values else "GET"
+        connection.request(method, url.path, option_values.get("-d"), {name: value})
         return connection.getresponse().read()
     finally:
         connection.close()
@@ -101,11 +101,11 @@ async def _register(client: Client, node: Node, worker: OpenAIWorker) -> None:
     for project, (model, kind) in PROJECTS.items():
         path = "images/generations" if kind else "chat/completions"
         row = {"model": model, "api": f"{worker.url}/v1/{path}", "type": kind}
-        seen = await client.post(
+        answer = await client.post(
             node, "/api/v0/ai/project/register", {"project": project, "models": [row]}
         )
-        assert seen.status == 200
-        assert orjson.loads(seen.body) == {"code": 0, "message": "ok"}
+        assert answer.status == 200
+        assert orjson.loads(answer.body) == {"code": 0, "message": "ok"}
 
 
 @pytest.fixture
@@ -136,11 +136,11 @@ async def test_the_printed_chat(node: Node, worker: OpenAIWorker) -> None:
 
 
 async def test_the_printed_chat_with_stream_set(node: Node) -> None:
-    words = shlex.split(CHAT.replace("\\\n", " ").replace(PRINTED, node.http))
-    words[-1] = words[-1].replace("false", "true")
+    command = shlex.split(CHAT.replace("\\\n", " ").replace(PRINTED, node.http))
+    command[-1] = command[-1].replace("false", "true")
     send = _with_curl if shutil.which("curl") else _with_http_client
-    said = (await asyncio.to_thread(send, words)).decode()
-    events = [line[6:] for line in said.splitlines() if line.startswith("data: ")]
+    output = (await asyncio.to_thread(send, command)).decode()
+    events = [line[6:] for line in output.splitlines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]"
     assert {json.loads(event).get("model", "Llama3-8B") for event in events[:-1]} == {"Llama3-8B"}
 

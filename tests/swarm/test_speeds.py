@@ -57,19 +57,19 @@ async def test_each_machine_gets_requests_according_to_its_speed_and_none_is_ref
             load.end()
     shots = [shot for load in loads for shot in load.shots]
     began = min(shot.at for shot in shots)
-    seen = [shot.seen for shot in shots if shot.seen and shot.at > began + LEARNT]
-    took = sorted(one.seconds for one in seen)
-    answered = Counter(one.node for one in seen)
+    answers = [shot.seen for shot in shots if shot.seen and shot.at > began + LEARNT]
+    took = sorted(answer.seconds for answer in answers)
+    answered = Counter(answer.node for answer in answers)
     show(
         "unlike machines",
         requests=str(len(shots)),
         p50=percentile(took, 0.5),
         p99=percentile(took, 0.99),
-        **{node.name: answered[node.peer] / len(seen) for node in three},
+        **{node.name: answered[node.peer] / len(answers) for node in three},
     )
     bad = [shot for shot in shots if not shot.good]
     assert not bad, [shot.error or (shot.seen and shot.seen.body) for shot in bad]
-    quick, middle, slow = (answered[node.peer] / len(seen) for node in three)
+    quick, middle, slow = (answered[node.peer] / len(answers) for node in three)
     assert quick > 0.6
     assert middle > 0.05
     assert slow < 0.05

@@ -129,10 +129,10 @@ async def test_a_hundred_callers_that_do_not_read_cost_little_and_are_cut_off(
 ) -> None:
     name, nodes, model, flood = flooded
     body = b'{"model":"%b","stream":true,"messages":[]}' % model.encode()
-    before, most = [_resident(node) for node in nodes], [0.0 for _ in nodes]
+    before, peaks = [_resident(node) for node in nodes], [0.0 for _ in nodes]
 
     def all_cut() -> bool:
-        most[:] = [max(m, _resident(n) - b) for m, n, b in zip(most, nodes, before, strict=True)]
+        peaks[:] = [max(m, _resident(n) - b) for m, n, b in zip(peaks, nodes, before, strict=True)]
         return flood.ended == len(flood.sent)
 
     with ExitStack() as callers:
@@ -143,7 +143,7 @@ async def test_a_hundred_callers_that_do_not_read_cost_little_and_are_cut_off(
         await until(all_cut, within=WITHIN, otherwise="they are kept")
         cut = time.monotonic() - flood.moved
         took = max(flood.sent.values())
-        growth = max(most)
+        growth = max(peaks)
     show(
         f"{READERS} who do not read, {name}",
         cut_after=cut,

@@ -78,11 +78,11 @@ async def _ready(client: Client, node: Node, status: str) -> float:
 async def _refused(client: Client, node: Node) -> float:
     """Try to register, and return after how many seconds the node answered that this is not kept."""
     row = {"project": "lost", "model": "lost", "api": NOWHERE, "type": 0}
-    seen = await client.post(node, "/api/v0/ai/model/register", row)
-    said = orjson.loads(seen.body)
-    assert (seen.status, said["code"], said["error"]["code"]) == (500, 5000, "not_saved")
+    answer = await client.post(node, "/api/v0/ai/model/register", row)
+    payload = orjson.loads(answer.body)
+    assert (answer.status, payload["code"], payload["error"]["code"]) == (500, 5000, "not_saved")
     assert "lost" not in await client.models(node)
-    return seen.seconds
+    return answer.seconds
 
 
 async def _never_kept(redis: RedisServer, node: Node, model: str) -> None:
@@ -95,26 +95,26 @@ async def _never_kept(redis: RedisServer, node: Node, model: str) -> None:
     await until(gone, within=5, otherwise=f"{model} was refused, and will be there after a restart")
 
 
-async def _serving(client: Client, nodes: list[Node], what: str, *, seconds: float = 2.0) -> float:
+async def _serving(client: Client, nodes: list[Node], label: str, *, seconds: float = 2.0) -> float:
     """Ask both nodes for a while, and check that every answer is good; return the 90th percentile of their seconds."""
     took: list[float] = []
     until_then = time.monotonic() + seconds
     while time.monotonic() < until_then:
         for node in nodes:
-            seen = await client.chat(node, MODEL)
-            assert seen.status == 200, seen.body
-            took.append(seen.seconds)
+            answer = await client.chat(node, MODEL)
+            assert answer.status == 200, answer.body
+            took.append(answer.seconds)
         await asyncio.sleep(0.02)
     p99 = percentile(took, 0.99)
-    show(what, requests=str(len(took)), p50=percentile(took, 0.5), p99=p99, longest=max(took))
+    show(label, requests=str(len(took)), p50=percentile(took, 0.5), p99=p99, longest=max(took))
     return percentile(took, 0.9)
 
 
 async def _values(redis: RedisServer, node: Node) -> int:
     """Return how many values Redis holds of the site, and of this node, without those that the node does not know itself."""
-    gone = {Space.RECORDS, Space.RECEIPTS}
+    excluded = {Space.RECORDS, Space.RECEIPTS}
     names = [f"modelvine:{Space.RECORDS}"]
-    names += [f"modelvine:{node.peer}:{space}" for space in Space if space not in gone]
+    names += [f"modelvine:{node.peer}:{space}" for space in Space if space not in excluded]
     answers = [await asyncio.to_thread(redis.command, "HLEN", name) for name in names]
     return sum(int(answer[1:]) for answer in answers)
 
@@ -186,8 +186,8 @@ async def test_a_new_node_of_the_site_starts_warm_without_any_address(
     newcomer = Start("newcomer", {"node": {"store": redis.url}})
     new = await asyncio.to_thread(swarm.start, newcomer)
     listed = await client.listed([new], MODEL)
-    seen = await client.chat(new, MODEL)
-    assert (seen.status, seen.node) == (200, nodes[0].peer)
+    answer = await client.chat(new, MODEL)
+    assert (answer.status, answer.node) == (200, nodes[0].peer)
     show("new node of a site", lists_everything_after_ready=listed)
     assert await asyncio.to_thread(swarm.stop, new) == 0
 
@@ -250,13 +250,13 @@ async def test_a_dead_redis_stops_only_registrations_and_is_told_everything_when
         redis.start()
     began = time.monotonic()
     back = await _ready(client, nodes[0], "ok")
-    told = await _told_again(redis, nodes[0], values, began)
+    told_after = await _told_again(redis, nodes[0], values, began)
     show(
         "Redis dead",
         refused_after=refused,
         degraded_after=refused + noticed,
         well_again=back,
-        told_everything_again=told,
+        told_everything_again=told_after,
         nine_of_ten_more_by=dead - well,
     )
     assert dead < well + LATER
@@ -293,10 +293,14 @@ async def test_an_emptied_redis_is_told_everything_again(
     began = time.monotonic()
     await asyncio.to_thread(redis.command, "FLUSHALL")
     async with asyncio.TaskGroup() as group:
-        asked = group.create_task(_serving(client, nodes, "Redis emptied", seconds=4.0))
-        told = await _told_again(redis, nodes[0], values, began)
-    show("Redis emptied", told_everything_again=told, nine_of_ten_more_by=asked.result() - well)
-    assert asked.result() < well + LATER
+        requests = group.create_task(_serving(client, nodes, "Redis emptied", seconds=4.0))
+        told_after = await _told_again(redis, nodes[0], values, began)
+    show(
+        "Redis emptied",
+        told_everything_again=told_after,
+        nine_of_ten_more_by=requests.result() - well,
+    )
+    assert requests.result() < well + LATER
     await asyncio.to_thread(swarm.kill, started[0].actor)
     started[0] = await asyncio.to_thread(swarm.again, started[0], known=nodes[1:])
     assert MODEL in await client.models(started[0])

@@ -29,13 +29,13 @@ def node(
     folder = tmp_path_factory.mktemp("tls")
     chain, key = certificates.write(folder)
     with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
-        shown = {"tls_cert": str(chain), "tls_key": str(key), "workers": request.param}
-        yield swarm.start(Start("secured", {"node": shown})), folder
+        settings = {"tls_cert": str(chain), "tls_key": str(key), "workers": request.param}
+        yield swarm.start(Start("secured", {"node": settings})), folder
 
 
-def command(node: Node, *words: str) -> str:
+def command(node: Node, *arguments: str) -> str:
     """Run a command, which finds the node by its data directory."""
-    line = [sys.executable, "-m", "node", *words, "--data-dir", str(node.folder)]
+    line = [sys.executable, "-m", "node", *arguments, "--data-dir", str(node.folder)]
     return subprocess.run(line, capture_output=True, check=True, text=True).stdout
 
 
@@ -48,45 +48,45 @@ def serial(node: Node) -> str:
 async def test_openais_client_and_the_commands_ask_a_node_over_https(
     node: tuple[Node, Path], client: Client
 ) -> None:
-    one, folder = node
-    assert one.http.startswith("https://127.0.0.1:")
+    secured, folder = node
+    assert secured.http.startswith("https://127.0.0.1:")
     async with running() as worker:
         url = f"{worker.url}/v1/chat/completions" if "/v1" not in worker.url else worker.url
-        await asyncio.to_thread(command, one, "register", "mine", "tiny", url)
-        key = (await asyncio.to_thread(command, one, "key", "create", "ann")).strip()
-        listed = json.loads(await asyncio.to_thread(command, one, "models", "--json"))
+        await asyncio.to_thread(command, secured, "register", "mine", "tiny", url)
+        key = (await asyncio.to_thread(command, secured, "key", "create", "ann")).strip()
+        listed = json.loads(await asyncio.to_thread(command, secured, "models", "--json"))
         assert [row["model"] for row in listed] == ["tiny"]
         trusting = ssl.create_default_context(cafile=folder / "cert.pem")
         http = openai.DefaultAsyncHttpxClient(verify=trusting)
         async with openai.AsyncOpenAI(
-            base_url=f"{one.http}/v1", api_key=key, http_client=http
-        ) as asked:
+            base_url=f"{secured.http}/v1", api_key=key, http_client=http
+        ) as ai:
             messages = [{"role": "user", "content": "hi"}]
             for _ in range(4):
-                stream = await asked.chat.completions.create(
+                stream = await ai.chat.completions.create(
                     model="tiny", messages=messages, stream=True
                 )
-                words = [c.choices[0].delta.content or "" async for c in stream if c.choices]
-                assert "how are you" in "".join(words)
-            [model] = (await asked.models.list()).data
+                pieces = [c.choices[0].delta.content or "" async for c in stream if c.choices]
+                assert "how are you" in "".join(pieces)
+            [model] = (await ai.models.list()).data
             assert orjson.loads(model.model_dump_json())["url"].startswith("https://")
-        await asyncio.to_thread(command, one, "unregister", "mine")
+        await asyncio.to_thread(command, secured, "unregister", "mine")
 
 
 async def test_a_certificate_that_is_renewed_is_shown_by_every_process(
     node: tuple[Node, Path],
 ) -> None:
-    one, folder = node
-    before = {await asyncio.to_thread(serial, one) for _ in range(6)}
+    secured, folder = node
+    before = {await asyncio.to_thread(serial, secured) for _ in range(6)}
     assert len(before) == 1
     certificates.write(folder)
 
     async def renewed() -> bool:
-        return before.isdisjoint({await asyncio.to_thread(serial, one) for _ in range(12)})
+        return before.isdisjoint({await asyncio.to_thread(serial, secured) for _ in range(12)})
 
     seconds = await until(renewed, within=4, otherwise="every process shows the new certificate")
     show("a renewed certificate", seconds=seconds)
-    assert await asyncio.to_thread(command, one, "status")
+    assert await asyncio.to_thread(command, secured, "status")
 
 
 async def test_plain_http_is_not_answered(node: tuple[Node, Path]) -> None:

@@ -54,8 +54,8 @@ class Scene:
         """Ask with a trace of the caller's; return its id, and the caller's span."""
         trace, span = secrets.token_hex(16), secrets.token_hex(8)
         headers = {"traceparent": f"00-{trace}-{span}-{flags}", "X-Forwarded-For": HEADER}
-        seen = await self.client.post(self.asked, PATH, CHAT | fields, headers=headers)
-        assert seen.status == 200, seen.body
+        answer = await self.client.post(self.asked, PATH, CHAT | fields, headers=headers)
+        assert answer.status == 200, answer.body
         return trace, span
 
     async def spans(self, trace: str, count: int) -> list[GotSpan]:
@@ -69,10 +69,10 @@ class Scene:
 
     def measured(self, node: Node, name: str) -> dict[tuple[object, ...], GotHistogram]:
         """Return the newest histograms of a node under a name, by the values of their attributes in order."""
-        found = sorted(self.got.histograms, key=lambda one: one.at)
+        histograms = sorted(self.got.histograms, key=lambda one: one.at)
         return {
             tuple(value for _, value in sorted(one.attributes.items())): one
-            for one in found
+            for one in histograms
             if one.name == name and one.resource[genai.INSTANCE] == node.peer
         }
 
@@ -80,8 +80,8 @@ class Scene:
 @asynccontextmanager
 async def collector(target: str, folder: Path) -> AsyncIterator[str]:
     """Run rotel before a receiver, and yield its URL for traces; the receiver's own where there is no rotel."""
-    found = importlib.util.find_spec("rotel")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("rotel")
+    if spec is None or spec.origin is None:
         print("rotel is not installed: traces go to the tests' receiver")
         yield target
         return
@@ -89,30 +89,30 @@ async def collector(target: str, folder: Path) -> AsyncIterator[str]:
         socket.create_server(("127.0.0.1", 0)) as http,
         socket.create_server(("127.0.0.1", 0)) as grpc,
     ):
-        places = [f"127.0.0.1:{free.getsockname()[1]}" for free in (http, grpc)]
+        addresses = [f"127.0.0.1:{free.getsockname()[1]}" for free in (http, grpc)]
     base = target.removesuffix("/v1/traces")
-    program = Path(found.origin).with_name("rotel-agent")
-    said = [
-        "--otlp-http-endpoint", places[0], "--otlp-grpc-endpoint", places[1], "--exporter", "otlp",
+    program = Path(spec.origin).with_name("rotel-agent")
+    arguments = [
+        "--otlp-http-endpoint", addresses[0], "--otlp-grpc-endpoint", addresses[1], "--exporter", "otlp",
         "--otlp-exporter-protocol", "http", "--otlp-exporter-endpoint", base,
         "--otlp-exporter-traces-endpoint", target, "--traces-batch-timeout", "200ms",
         "--otlp-exporter-metrics-endpoint", f"{base}/v1/metrics", "--metrics-batch-timeout", "200ms",
     ]  # fmt: skip
     with (folder / "rotel.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            program, "start", *said, stdout=log, stderr=log
+            program, "start", *arguments, stdout=log, stderr=log
         )
     try:
-        await until(partial(_listens, places[0]), within=SOON, otherwise="rotel does not listen")
-        yield f"http://{places[0]}/v1/traces"
+        await until(partial(_listens, addresses[0]), within=SOON, otherwise="rotel does not listen")
+        yield f"http://{addresses[0]}/v1/traces"
     finally:
         process.terminate()
         await process.wait()
 
 
-async def _listens(place: str) -> bool:
+async def _listens(address: str) -> bool:
     try:
-        _, writer = await asyncio.open_connection(*place.split(":"))
+        _, writer = await asyncio.open_connection(*address.split(":"))
     except OSError:
         return False
     writer.close()
@@ -136,15 +136,15 @@ async def scene(tmp_path: Path, client: Client) -> AsyncIterator[Scene]:
             yield Scene(asked, serving, worker, got, client)
 
 
-def one(spans: list[GotSpan], name: str, node: str, **wanted: object) -> GotSpan:
+def one(spans: list[GotSpan], name: str, node: str, **expected: object) -> GotSpan:
     """Return the span of a name that a node sent, whose attributes are these."""
-    found = [
+    matching = [
         s for s in spans
         if s.name.startswith(name) and s.resource[genai.INSTANCE] == node
-        and all(getattr(s, key) == value for key, value in wanted.items())
+        and all(getattr(s, key) == value for key, value in expected.items())
     ]  # fmt: skip
-    assert len(found) == 1, (name, found)
-    return found[0]
+    assert len(matching) == 1, (name, matching)
+    return matching[0]
 
 
 async def test_one_trace_goes_over_both_nodes_to_the_worker(scene: Scene) -> None:
@@ -157,16 +157,16 @@ async def test_one_trace_goes_over_both_nodes_to_the_worker(scene: Scene) -> Non
         assert one(spans, "choose", here).parent == face.id
         hop = one(spans, "attempt", here)
         assert (hop.parent, hop.kind, hop.attributes[genai.NODE]) == (face.id, "client", there)
-        over = one(spans, f"chat {MODEL}", there, kind="server")
-        assert over.parent == hop.id
+        served = one(spans, f"chat {MODEL}", there, kind="server")
+        assert served.parent == hop.id
         attempt = one(spans, "attempt", there)
-        assert attempt.parent == over.id
+        assert attempt.parent == served.id
         call = one(spans, f"chat {MODEL}", there, kind="client")
         assert call.parent == attempt.id
         received = scene.worker.received[-1].headers["traceparent"]
         assert received == f"00-{trace}-{call.id}-01"
         assert not any(span.failed for span in spans)
-        for span in (face, over, call):
+        for span in (face, served, call):
             assert span.attributes[genai.OPERATION] == "chat"
             assert span.attributes[genai.RESPONSE_MODEL] == MODEL
             assert span.attributes[genai.STATUS] == 200
@@ -175,7 +175,9 @@ async def test_one_trace_goes_over_both_nodes_to_the_worker(scene: Scene) -> Non
             assert (genai.FIRST_CHUNK in span.attributes) is stream
         assert face.events == (genai.FIRST_BYTE,)
         # Two clocks of one machine.
-        assert face.began <= hop.began <= over.began <= attempt.began <= attempt.ended <= face.ended
+        assert (
+            face.began <= hop.began <= served.began <= attempt.began <= attempt.ended <= face.ended
+        )
 
 
 async def test_an_attempt_that_fails_is_a_failed_span_and_the_next_one_another(
@@ -189,10 +191,10 @@ async def test_an_attempt_that_fails_is_a_failed_span_and_the_next_one_another(
         sent = failing.received[-1].headers["traceparent"]
     here, there = scene.asked.peer, scene.serving.peer
     face = one(spans, f"chat {MODEL}", here, kind="server")
-    tried = one(spans, "attempt", here, kind="internal")
-    assert (tried.failed, tried.attributes[genai.ERROR]) == (True, "WorkerFailed")
+    failed_attempt = one(spans, "attempt", here, kind="internal")
+    assert (failed_attempt.failed, failed_attempt.attributes[genai.ERROR]) == (True, "WorkerFailed")
     call = one(spans, f"chat {MODEL}", here, kind="client")
-    assert (call.parent, call.failed, sent) == (tried.id, True, f"00-{trace}-{call.id}-01")
+    assert (call.parent, call.failed, sent) == (failed_attempt.id, True, f"00-{trace}-{call.id}-01")
     again = one(spans, "attempt", here, kind="client")
     assert (again.failed, again.attributes[genai.ATTEMPT]) == (False, 2)
     assert one(spans, f"chat {MODEL}", there, kind="server").parent == again.id
@@ -202,14 +204,14 @@ async def test_an_attempt_that_fails_is_a_failed_span_and_the_next_one_another(
 async def test_a_request_marked_as_not_sampled_has_no_spans(scene: Scene) -> None:
     unwanted, span = await scene.chat(flags="00")
     assert scene.worker.received[-1].headers["traceparent"] == f"00-{unwanted}-{span}-00"
-    wanted, _ = await scene.chat()
-    await scene.spans(wanted, WHOLE)
+    sampled, _ = await scene.chat()
+    await scene.spans(sampled, WHOLE)
     assert scene.got.of(unwanted) == []
 
 
 async def test_helpers_trace_too_and_a_trace_begins_where_its_caller_has_none(scene: Scene) -> None:
-    async with lines(scene.asked) as held:
-        for [line] in held.values():
+    async with lines(scene.asked) as by_process:
+        for [line] in by_process.values():
             status, _ = await line.chat(MODEL)
             assert status == 200
 
@@ -225,58 +227,58 @@ async def test_helpers_trace_too_and_a_trace_begins_where_its_caller_has_none(sc
 async def test_a_collector_has_the_sums_of_all_processes_under_the_conventions_names(
     scene: Scene,
 ) -> None:
-    async with lines(scene.asked) as held:
-        for [line] in held.values():
+    async with lines(scene.asked) as by_process:
+        for [line] in by_process.values():
             assert (await line.chat(MODEL))[0] == 200
     for _ in range(3):
         await scene.chat(stream=True)
     nobody = {"model": "canary-model", "messages": []}
     assert (await scene.client.post(scene.asked, PATH, nobody)).status == 404
     nodes = (scene.asked, scene.serving)
-    asked = ("chat", "modelvine", MODEL)
+    labels = ("chat", "modelvine", MODEL)
 
     def all_measured() -> bool:
-        found = [scene.measured(node, genai.REQUEST_DURATION).get(asked) for node in nodes]
-        return [one and one.count for one in found] == [5, 5]
+        histograms = [scene.measured(node, genai.REQUEST_DURATION).get(labels) for node in nodes]
+        return [histogram and histogram.count for histogram in histograms] == [5, 5]
 
     await until(all_measured, within=MEASURED_WITHIN, otherwise="metrics are missing")
     for node in nodes:
         for name in (genai.FIRST_BYTE_TIME, genai.TIME_PER_OUTPUT):
-            [(attributes, one)] = scene.measured(node, name).items()
-            assert (attributes, one.count, one.unit) == (asked, 3, "s")
-            assert one.bounds == genai.INSTRUMENTS[name].bounds
+            [(attributes, histogram)] = scene.measured(node, name).items()
+            assert (attributes, histogram.count, histogram.unit) == (labels, 3, "s")
+            assert histogram.bounds == genai.INSTRUMENTS[name].bounds
     assert scene.measured(scene.asked, genai.TOKENS_USED) == {}
     used = scene.measured(scene.serving, genai.TOKENS_USED)
     # The worker reports five input and six output tokens of each stream.
-    assert {key: (one.count, one.sum) for key, one in used.items()} == {
-        (*asked, "input"): (3, 15),
-        (*asked, "output"): (3, 18),
+    assert {key: (histogram.count, histogram.sum) for key, histogram in used.items()} == {
+        (*labels, "input"): (3, 15),
+        (*labels, "output"): (3, 18),
     }
     failed = scene.measured(scene.asked, genai.REQUEST_DURATION)
-    assert {key: one.count for key, one in failed.items()} == {
-        asked: 5,
+    assert {key: histogram.count for key, histogram in failed.items()} == {
+        labels: 5,
         ("UnknownModel", "chat", "modelvine"): 1,
     }
-    assert {one.schema for one in scene.got.histograms} == {genai.SCHEMA}
-    assert all(one.cumulative for one in scene.got.histograms)
+    assert {histogram.schema for histogram in scene.got.histograms} == {genai.SCHEMA}
+    assert all(histogram.cumulative for histogram in scene.got.histograms)
 
 
 async def test_no_prompt_no_answer_and_nothing_about_the_caller_is_in_a_span_or_metric(
     scene: Scene,
 ) -> None:
-    made = await scene.client.post(scene.asked, "/api/v1/keys", {"keys": [{"name": KEY_NAME}]})
-    key = orjson.loads(made.body)["keys"][0]["key"]
+    created = await scene.client.post(scene.asked, "/api/v1/keys", {"keys": [{"name": KEY_NAME}]})
+    key = orjson.loads(created.body)["keys"][0]["key"]
     trace = secrets.token_hex(16)
     headers = {
         "traceparent": f"00-{trace}-{'1' * 16}-01", "tracestate": "a=canary-state-1c",
         "Authorization": f"Bearer {key}", "X-Forwarded-For": HEADER, "User-Agent": HEADER,
         "x-modelvine-session": HEADER,
     }  # fmt: skip
-    seen = await scene.client.post(scene.asked, PATH, CHAT, headers=headers)
-    assert ANSWER.encode() in seen.body
+    answer = await scene.client.post(scene.asked, PATH, CHAT, headers=headers)
+    assert ANSWER.encode() in answer.body
     scene.worker.fail(status=400, refusal=f'{{"error":"{PROMPT}"}}'.encode())
-    seen = await scene.client.post(scene.asked, PATH, CHAT, headers=headers)
-    assert seen.status == 400
+    answer = await scene.client.post(scene.asked, PATH, CHAT, headers=headers)
+    assert answer.status == 400
     await scene.spans(trace, 2 * WHOLE)
 
     def both_measured() -> bool:
@@ -297,8 +299,8 @@ async def test_an_unreachable_collector_costs_no_answer_and_one_line_of_the_log(
     dropped = re.compile(r'^modelvine_spans_total\{outcome="dropped"\} (\d+)', re.MULTILINE)
 
     async def lost() -> int:
-        found = dropped.search(await client.metrics(node))
-        return int(found[1]) if found else 0
+        match = dropped.search(await client.metrics(node))
+        return int(match[1]) if match else 0
 
     async with running() as worker:
         await client.register(node, "p", [MODEL], worker.url)

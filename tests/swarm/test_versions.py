@@ -55,10 +55,10 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start_before(swarm: Swarm, before: Path, name: str, *known: Node) -> Node:
     """Run a node of the previous version, in the data directory of that name."""
     folder = swarm.folder / name
-    places = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
-    dialled = [word for node in known for word in ("--bootstrap", node.p2p)]
+    addresses = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
+    dialled = [argument for node in known for argument in ("--bootstrap", node.p2p)]
     actor = swarm.start_program(
-        name, sys.executable, "-c", RUN, str(STAND_INS), str(before), "up", *places, "--data-dir", str(folder), *dialled
+        name, sys.executable, "-c", RUN, str(STAND_INS), str(before), "up", *addresses, "--data-dir", str(folder), *dialled
     )  # fmt: skip
     return Node(Start(name), actor, folder)
 
@@ -70,11 +70,11 @@ async def answered(client: Client, node: Node, model: str, key: str = "") -> int
 
 
 async def changed(client: Client, node: Node, path: str, body: object) -> dict[str, object]:
-    seen = await client.post(node, path, body)
-    assert seen.status == 200, seen.body
-    told = orjson.loads(seen.body)
-    assert isinstance(told, dict)
-    return told
+    response = await client.post(node, path, body)
+    assert response.status == 200, response.body
+    answer = orjson.loads(response.body)
+    assert isinstance(answer, dict)
+    return answer
 
 
 async def test_nodes_of_both_versions_answer_each_other(
@@ -103,9 +103,9 @@ async def test_the_previous_version_takes_over_a_data_directory_and_gives_it_bac
     with Swarm(tmp_path) as swarm:
         new = swarm.start("node")
         await client.register(new, "p", [MODEL], worker.url)
-        made = await changed(client, new, "/api/v1/keys", {"keys": [{"name": "ann"}]})
-        assert isinstance(made["keys"], list)
-        key = str(made["keys"][0]["key"])
+        created = await changed(client, new, "/api/v1/keys", {"keys": [{"name": "ann"}]})
+        assert isinstance(created["keys"], list)
+        key = str(created["keys"][0]["key"])
         limited = [{"name": "bob", "model_limits": [{"model": "m*", "rpm": 5}]}]
         await changed(client, new, "/api/v1/keys", {"keys": limited})
         grant = str((await changed(client, new, "/api/v1/grants", {"name": "eve"}))["invitation"])
@@ -120,13 +120,13 @@ async def test_the_previous_version_takes_over_a_data_directory_and_gives_it_bac
         ]
         # It does not know grants, and refuses them.
         assert await answered(client, old, MODEL, grant) == 401
-        names = {one["name"] for one in (await client.get(old, "/api/v1/keys"))["keys"]}
+        names = {entry["name"] for entry in (await client.get(old, "/api/v1/keys"))["keys"]}
         assert {"ann", "bob"} <= names
         assert swarm.stop(old) == 0
 
         again = swarm.start("node")
-        for shown in (key, grant):
-            assert await answered(client, again, MODEL, shown) == 200
+        for credential in (key, grant):
+            assert await answered(client, again, MODEL, credential) == 200
         usage = (await client.get(again, "/api/v1/usage?by=key"))["usage"]
         assert next(row["requests"] for row in usage if row["key"] == "ann") >= 3
         assert "Traceback" not in old.log + again.log

@@ -31,8 +31,8 @@ async def until(
     """
     began = time.monotonic() if since is None else since
     while True:
-        held = holds()
-        if held if isinstance(held, bool) else await held:
+        result = holds()
+        if result if isinstance(result, bool) else await result:
             return time.monotonic() - began
         if time.monotonic() - began >= SLACK * within:
             wrong = otherwise if isinstance(otherwise, str) else otherwise()
@@ -40,18 +40,18 @@ async def until(
         await asyncio.sleep(POLL)
 
 
-def few(outliers: int, among: int) -> bool:
+def few(outliers: int, total: int) -> bool:
     """Whether so many of a number of requests may have been slow by chance alone."""
-    return outliers <= max(2, BY_CHANCE * among)
+    return outliers <= max(2, BY_CHANCE * total)
 
 
-def show(what: str, **figures: float | str) -> None:
+def show(label: str, **figures: float | str) -> None:
     """Print one line of figures; numbers are seconds unless their name says otherwise."""
-    said = ", ".join(
+    shown = ", ".join(
         f"{name.replace('_', ' ')} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
         for name, value in figures.items()
     )
-    print(f"\n  [{what}] {said}", flush=True)
+    print(f"\n  [{label}] {shown}", flush=True)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -99,8 +99,8 @@ class Engine:
         message = answered(fields)
         ends = "tool_calls" if "tool_calls" in message else "stop"
         choice = {"index": 0, "message": message, "finish_reason": ends}
-        said = {"id": "c", "object": "chat.completion", "created": 1, "model": fields["model"]}
-        return web.json_response({**said, "choices": [choice], "usage": USAGE})
+        answer = {"id": "c", "object": "chat.completion", "created": 1, "model": fields["model"]}
+        return web.json_response({**answer, "choices": [choice], "usage": USAGE})
 
 
 async def _serve(folder: Path) -> None:

@@ -71,26 +71,26 @@ class Services:
             return await self._job(http, body)
         if http.path == f"/v1/files/{MADE}/content":
             return web.Response(body=ADAPTER, content_type="application/octet-stream")
-        found = WHOLE.get(http.path) or WHOLE.get(f"{http.method} {http.path}")
-        return web.json_response(found) if found else web.Response(status=404)
+        answer = WHOLE.get(http.path) or WHOLE.get(f"{http.method} {http.path}")
+        return web.json_response(answer) if answer else web.Response(status=404)
 
     async def _job(self, http: web.Request, body: bytes) -> web.StreamResponse:
-        service, _, what = http.path.partition("/jobs/")
+        service, _, action = http.path.partition("/jobs/")
         vectors = service.startswith("/vector_store")
-        asked = dict(http.query) | (orjson.loads(body) if body else {})
+        fields = dict(http.query) | (orjson.loads(body) if body else {})
         field = "id" if vectors else "job_id"
-        if what == "submit":
+        if action == "submit":
             id_ = f"job {len(self.jobs) + 1}"
             self.jobs[id_] = "running"
         else:
-            id_ = asked.get(field, "")
+            id_ = fields.get(field, "")
             if not id_:
                 return web.json_response({"message": f"{field} is needed"}, status=422)
             if id_ not in self.jobs:
                 return web.json_response({"message": "no such job"}, status=404)
-        if what == "cancel":
+        if action == "cancel":
             self.jobs[id_] = "cancelled" if service == "/fine_tuning" else "failed"
-        if what == "tail":
+        if action == "tail":
             return await self._tail(http)
         if vectors:
             return web.json_response({"id": id_, "content": "x"})

@@ -41,51 +41,51 @@ class Faults(stub.Faults):
 class LlamaStackWorker(Stub[Faults]):
     """The server, while `running` is open."""
 
-    def whole(self, http: web.Request, asked: Mapping[str, Any]) -> web.Response:
+    def whole(self, http: web.Request, fields: Mapping[str, Any]) -> web.Response:
         """Return an answer with its candidates."""
         number = self.faults.candidates
         if number is None:
-            number = asked.get("n_completions") or 1
+            number = fields.get("n_completions") or 1
         if self.faults.error_after == 0:
             return stub.as_json(orjson.dumps(BROKEN))
         message = {"text": "".join(self.words), **self._last()}
-        said: dict[str, object] = {
+        answer: dict[str, object] = {
             "id": "i",
             "candidates": [{**message, "id": f"c{n}"} for n in range(number)],
-            "model_called": asked["model"],
+            "model_called": fields["model"],
         }
         if self.faults.empty:
-            said["candidates"] = []
-        return stub.as_json(orjson.dumps(said | self._usage(number)))
+            answer["candidates"] = []
+        return stub.as_json(orjson.dumps(answer | self._usage(number)))
 
-    def events(self, http: web.Request, asked: Mapping[str, Any]) -> Sequence[bytes]:
+    def events(self, http: web.Request, fields: Mapping[str, Any]) -> Sequence[bytes]:
         """Return the pieces of a message as events."""
-        said: list[dict[str, object]] = [{"id": "m", "is_header_complete": True}]
-        said += [{"id": "m", "text": word, "is_complete": False} for word in self.words]
-        said.append({"text": "", **self._last()})
+        events: list[dict[str, object]] = [{"id": "m", "is_header_complete": True}]
+        events += [{"id": "m", "text": word, "is_complete": False} for word in self.words]
+        events.append({"text": "", **self._last()})
         if self.faults.wrapped:
-            said = [{"id": "i", "candidates": [piece]} for piece in said]
-        said[-1] |= self._usage(1)
+            events = [{"id": "i", "candidates": [piece]} for piece in events]
+        events[-1] |= self._usage(1)
         if self.faults.error_after is not None:
-            said[self.faults.error_after] = BROKEN
-        return list(map(stub.event, said))
+            events[self.faults.error_after] = BROKEN
+        return list(map(stub.event, events))
 
-    def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
+    def streams(self, http: web.Request, fields: Mapping[str, Any]) -> bool:
         """Return whether the `stream` field or the Accept header requests a stream."""
-        wanted = asked.get("stream") is True or "event-stream" in http.headers.get("accept", "")
+        wanted = fields.get("stream") is True or "event-stream" in http.headers.get("accept", "")
         return wanted and not self.faults.plain
 
-    def objection(self, http: web.Request, asked: Mapping[str, Any]) -> object:
+    def objection(self, http: web.Request, fields: Mapping[str, Any]) -> object:
         """Return the violation of the specification, `None` for none."""
-        words = self._violation(asked)
-        return {"message": words} if words else None
+        violation = self._violation(fields)
+        return {"message": violation} if violation else None
 
-    def _violation(self, asked: Mapping[str, Any]) -> str:
-        if "messages" not in asked:
+    def _violation(self, fields: Mapping[str, Any]) -> str:
+        if "messages" not in fields:
             return "no messages"
         known = ASKED - {"stream"} if self.faults.seed_only else ASKED
-        unknown = (set(asked) - known) | (set(asked.get("options", ())) - OPTIONS)
-        for message in asked["messages"]:
+        unknown = (set(fields) - known) | (set(fields.get("options", ())) - OPTIONS)
+        for message in fields["messages"]:
             unknown |= set(message) - MESSAGE
             for attachment in message.get("attachments", ()):
                 unknown |= set(attachment) - ATTACHMENT
@@ -101,8 +101,8 @@ class LlamaStackWorker(Stub[Faults]):
 
     def _usage(self, number: int) -> dict[str, object]:
         written = len(self.words) * number
-        told = {"input_tokens": 5, "output_tokens": written, "total_tokens": 5 + written}
-        return {} if self.faults.unsaid else {"usage": told}
+        usage = {"input_tokens": 5, "output_tokens": written, "total_tokens": 5 + written}
+        return {} if self.faults.unsaid else {"usage": usage}
 
 
 @asynccontextmanager

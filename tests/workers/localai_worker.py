@@ -131,23 +131,23 @@ class LocalAIWorker:
 
     # Texts
 
-    async def predict(self, asked: Any, context: Any) -> Any:
+    async def predict(self, request: Any, context: Any) -> Any:
         """Answer with all words at once."""
-        await self._begin(asked, context)
+        await self._begin(request, context)
         if self.faults.garbage:
             return b"\xff" * 40
-        said = [word async for word in self._said(asked)]
-        told = self._usage(asked, len(said))
-        return METHODS["Predict"].reply_class(message="".join(said).encode(), **told, **self.more)
+        words = [word async for word in self._said(request)]
+        usage = self._usage(request, len(words))
+        return METHODS["Predict"].reply_class(message="".join(words).encode(), **usage, **self.more)
 
-    async def predict_stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
+    async def predict_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Answer word by word."""
         reply = METHODS["PredictStream"].reply_class
-        await self._begin(asked, context)
+        await self._begin(request, context)
         if self.faults.garbage:
             yield b"\xff" * 40
         sent = 0
-        async for word in self._said(asked):
+        async for word in self._said(request):
             for _ in range(self.faults.blanks):
                 yield reply()
             if sent == self.faults.die_after:
@@ -157,132 +157,138 @@ class LocalAIWorker:
             if sent == self.faults.end_after:
                 return
             sent += 1
-            said = word.encode()
-            pieces = [said[at : at + 1] for at in range(len(said))] if self.faults.split else [said]
+            data = word.encode()
+            pieces = (
+                [data[index : index + 1] for index in range(len(data))]
+                if self.faults.split
+                else [data]
+            )
             for piece in pieces[:-1]:
                 yield reply(message=piece)
-            yield reply(message=pieces[-1], **self._usage(asked, sent), **self.more)
+            yield reply(message=pieces[-1], **self._usage(request, sent), **self.more)
 
-    async def tokenize_string(self, asked: Any, context: Any) -> Any:
+    async def tokenize_string(self, request: Any, context: Any) -> Any:
         """Count four bytes as one token."""
-        await self._begin(asked, context)
-        tokens = range(0, len(asked.Prompt.encode()), 4)
+        await self._begin(request, context)
+        tokens = range(0, len(request.Prompt.encode()), 4)
         return METHODS["TokenizeString"].reply_class(length=len(tokens), tokens=tokens)
 
-    async def embedding(self, asked: Any, context: Any) -> Any:
+    async def embedding(self, request: Any, context: Any) -> Any:
         """Return three numbers for a text."""
-        await self._begin(asked, context)
-        tokens = 0 if self.faults.texts_only else len(asked.EmbeddingTokens)
-        size = float(len(asked.Embeddings) or tokens)
+        await self._begin(request, context)
+        tokens = 0 if self.faults.texts_only else len(request.EmbeddingTokens)
+        size = float(len(request.Embeddings) or tokens)
         return METHODS["Embedding"].reply_class(embeddings=[size, 0.5, -1.0])
 
-    async def rerank(self, asked: Any, context: Any) -> Any:
+    async def rerank(self, request: Any, context: Any) -> Any:
         """Rank the longest document first."""
-        await self._begin(asked, context)
+        await self._begin(request, context)
         result = message_class("backend.DocumentResult")
         results = [
-            result(index=at, text=text, relevance_score=float(len(text)))
-            for at, text in enumerate(asked.documents)
+            result(index=index, text=text, relevance_score=float(len(text)))
+            for index, text in enumerate(request.documents)
         ]
         results.sort(key=lambda one: -one.relevance_score)
         usage = message_class("backend.Usage")(total_tokens=9, prompt_tokens=self.question_tokens)
-        return METHODS["Rerank"].reply_class(usage=usage, results=results[: asked.top_n or None])
+        return METHODS["Rerank"].reply_class(usage=usage, results=results[: request.top_n or None])
 
     # Images and sounds, exchanged as files that both sides see
 
-    async def generate_image(self, asked: Any, context: Any) -> Any:
+    async def generate_image(self, request: Any, context: Any) -> Any:
         """Write an image to a path."""
-        return await self._write(asked, context, PNG)
+        return await self._write(request, context, PNG)
 
-    async def tts(self, asked: Any, context: Any) -> Any:
+    async def tts(self, request: Any, context: Any) -> Any:
         """Write speech to a path."""
-        return await self._write(asked, context, WAV)
+        return await self._write(request, context, WAV)
 
-    async def sound_generation(self, asked: Any, context: Any) -> Any:
+    async def sound_generation(self, request: Any, context: Any) -> Any:
         """Write a sound to a path."""
-        return await self._write(asked, context, WAV)
+        return await self._write(request, context, WAV)
 
-    async def audio_transcription(self, asked: Any, context: Any) -> Any:
+    async def audio_transcription(self, request: Any, context: Any) -> Any:
         """Return the length of a file as its transcript."""
-        await self._begin(asked, context)
-        heard = f" {len(Path(asked.dst).read_bytes())} bytes"  # noqa: ASYNC240
+        await self._begin(request, context)
+        text = f" {len(Path(request.dst).read_bytes())} bytes"  # noqa: ASYNC240
         segment = message_class("backend.TranscriptSegment")
         parts = [
-            segment(id=n, start=n * _SECOND, end=(n + 1) * _SECOND, text=heard, tokens=[7, n])
+            segment(id=n, start=n * _SECOND, end=(n + 1) * _SECOND, text=text, tokens=[7, n])
             for n in (0, 1)
         ]
-        return METHODS["AudioTranscription"].reply_class(segments=parts, text=heard * 2)
+        return METHODS["AudioTranscription"].reply_class(segments=parts, text=text * 2)
 
     # Store
 
-    async def stores_set(self, asked: Any, context: Any) -> Any:
+    async def stores_set(self, request: Any, context: Any) -> Any:
         """Store values."""
-        await self._begin(asked, context)
+        await self._begin(request, context)
         if self.faults.empty:
             return METHODS["StoresSet"].reply_class(message=NO_RESULT)
-        keys = (tuple(key.Floats) for key in asked.Keys)
-        self.stored |= dict(zip(keys, (value.Bytes for value in asked.Values), strict=True))
+        keys = (tuple(key.Floats) for key in request.Keys)
+        self.stored |= dict(zip(keys, (value.Bytes for value in request.Values), strict=True))
         return METHODS["StoresSet"].reply_class(success=True)
 
-    async def stores_delete(self, asked: Any, context: Any) -> Any:
+    async def stores_delete(self, request: Any, context: Any) -> Any:
         """Delete values."""
-        await self._begin(asked, context)
+        await self._begin(request, context)
         if self.faults.empty:
             return METHODS["StoresDelete"].reply_class(message=NO_RESULT)
-        for key in asked.Keys:
+        for key in request.Keys:
             self.stored.pop(tuple(key.Floats), None)
         return METHODS["StoresDelete"].reply_class(success=True)
 
-    async def stores_get(self, asked: Any, context: Any) -> Any:
+    async def stores_get(self, request: Any, context: Any) -> Any:
         """Return the stored values of the keys."""
-        await self._begin(asked, context)
-        found = [k for key in asked.Keys if (k := tuple(key.Floats)) in self.stored]
+        await self._begin(request, context)
+        found = [k for key in request.Keys if (k := tuple(key.Floats)) in self.stored]
         return METHODS["StoresGet"].reply_class(**self._columns(found))
 
-    async def stores_find(self, asked: Any, context: Any) -> Any:
+    async def stores_find(self, request: Any, context: Any) -> Any:
         """Return the values whose first numbers are nearest."""
-        await self._begin(asked, context)
-        near = sorted(self.stored, key=lambda key: abs(key[0] - asked.Key.Floats[0]))[: asked.TopK]
+        await self._begin(request, context)
+        near = sorted(self.stored, key=lambda key: abs(key[0] - request.Key.Floats[0]))[
+            : request.TopK
+        ]
         return METHODS["StoresFind"].reply_class(
             **self._columns(near), Similarities=[1.0] * len(near)
         )
 
     # Health, status and model
 
-    async def health(self, asked: Any, context: Any) -> Any:
+    async def health(self, request: Any, context: Any) -> Any:
         """Report that the backend is alive; with `serial`, once it is idle."""
         if self.faults.serial:
             async with self.at_work:
                 pass
         return METHODS["Health"].reply_class(message=b"OK")
 
-    async def status(self, asked: Any, context: Any) -> Any:
+    async def status(self, request: Any, context: Any) -> Any:
         """Report the state."""
         memory = message_class("backend.MemoryUsageData")(total=5, breakdown={"weights": 4})
         state = self.state or (0 if not self.loaded else 1 if self.at_work.locked() else 2)
         return METHODS["Status"].reply_class(state=state, memory=memory)
 
-    async def get_metrics(self, asked: Any, context: Any) -> Any:
+    async def get_metrics(self, request: Any, context: Any) -> Any:
         """Report the speed of the last answer."""
         return METHODS["GetMetrics"].reply_class(
             prompt_json_for_slot='["a secret"]', tokens_per_second=12.5, tokens_generated=7
         )
 
-    async def load_model(self, asked: Any, context: Any) -> Any:
+    async def load_model(self, request: Any, context: Any) -> Any:
         """Load a model, or report a failure."""
-        self.loads.append(asked)
+        self.loads.append(request)
         self.disturbed += self.writing
         await asyncio.sleep(self.faults.delay_headers)
         if self.faults.load_fails:
             return METHODS["LoadModel"].reply_class(
                 success=False, message="Unexpected err=OSError('no')"
             )
-        self.loaded, self.model = True, asked.Model
+        self.loaded, self.model = True, request.Model
         return METHODS["LoadModel"].reply_class(success=True, message="Model loaded successfully")
 
     # Implementation
 
-    async def _begin(self, asked: Any, context: Any) -> None:
+    async def _begin(self, request: Any, context: Any) -> None:
         faults = self.faults
         await asyncio.sleep(faults.delay_headers)
         if faults.die_before_headers:
@@ -296,64 +302,64 @@ class LocalAIWorker:
                 context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
             await context.abort(grpc.StatusCode[code], faults.refusal.decode())
         if not self.loaded:
-            code, words = faults.unloaded
-            await context.abort(grpc.StatusCode[code], words)
+            code, details = faults.unloaded
+            await context.abort(grpc.StatusCode[code], details)
         templated = (
-            isinstance(asked, METHODS["Predict"].request_class) and asked.UseTokenizerTemplate
+            isinstance(request, METHODS["Predict"].request_class) and request.UseTokenizerTemplate
         )
         if templated and faults.no_template:
             await context.abort(grpc.StatusCode.UNKNOWN, NO_TEMPLATE)
         if faults.hang:
             await asyncio.Event().wait()
 
-    async def _said(self, asked: Any) -> AsyncIterator[str]:
+    async def _said(self, request: Any) -> AsyncIterator[str]:
         """Yield words from a task of its own, which may outlive its caller."""
-        made: asyncio.Queue[str] = asyncio.Queue()
-        task = asyncio.ensure_future(self._make(asked, made))
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        task = asyncio.ensure_future(self._make(request, queue))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         try:
-            while word := await made.get():
+            while word := await queue.get():
                 yield word
         finally:
             if not self.faults.stubborn:
                 task.cancel()
 
-    async def _make(self, asked: Any, made: "asyncio.Queue[str]") -> None:
+    async def _make(self, request: Any, queue: "asyncio.Queue[str]") -> None:
         async with self.at_work if self.faults.serial else asyncio.Lock():
             self.writing += 1
             await asyncio.sleep(self.faults.delay_first)
-            for number, word in enumerate(() if self.faults.empty else self._words(asked)):
+            for number, word in enumerate(() if self.faults.empty else self._words(request)):
                 await asyncio.sleep(self.faults.delay_between if number else 0)
-                made.put_nowait(word)
+                queue.put_nowait(word)
             self.writing -= 1
             self.finished += 1
-        made.put_nowait("")
+        queue.put_nowait("")
 
-    def _words(self, asked: Any) -> list[str]:
-        said: list[str] = []
-        for word in self.words[: asked.Tokens or None]:
-            said.append(word)
-            if any(stop in "".join(said) for stop in asked.StopPrompts):
+    def _words(self, request: Any) -> list[str]:
+        words: list[str] = []
+        for word in self.words[: request.Tokens or None]:
+            words.append(word)
+            if any(stop in "".join(words) for stop in request.StopPrompts):
                 break
-        return said
+        return words
 
-    def _usage(self, asked: Any, sent: int) -> dict[str, int]:
+    def _usage(self, request: Any, sent: int) -> dict[str, int]:
         if self.faults.usage == "zeros":
             return {}
         each = self.faults.usage == "each"
         return {"tokens": 1 if each else sent, "prompt_tokens": 5}
 
-    async def _write(self, asked: Any, context: Any, data: bytes) -> Any:
+    async def _write(self, request: Any, context: Any, data: bytes) -> Any:
         result = METHODS["TTS"].reply_class
         if not self.loaded and self.faults.unloaded_result:
             return result(success=False, message=self.faults.unloaded_result)
-        await self._begin(asked, context)
-        self.listen(asked)
+        await self._begin(request, context)
+        self.listen(request)
         if self.faults.empty:
             return result(success=False, message=NO_RESULT)
         data = self.faults.makes or data
-        Path(asked.dst).write_bytes(data)  # noqa: ASYNC240
+        Path(request.dst).write_bytes(data)  # noqa: ASYNC240
         return result(success=True)
 
     def _columns(self, keys: list[tuple[float, ...]]) -> dict[str, Any]:
@@ -367,28 +373,28 @@ class LocalAIWorker:
         """Return a handler of the named RPC that records its calls and the callers that left."""
         method, answer = METHODS[name], _answers(self)[name]
 
-        async def heard(asked: Any, context: Any) -> None:
+        async def heard(request: Any, context: Any) -> None:
             if name in self.faults.lacks:
                 self.refused.append(name)
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not implemented!")
             self.calls.append(name)
             headers = dict(context.invocation_metadata())
             noted = self.probed if name in ("Health", "Status") else self.received
-            noted.append(Received(method.path, headers, asked, self.model))
+            noted.append(Received(method.path, headers, request, self.model))
 
-        async def unary(asked: Any, context: Any) -> Any:
-            await heard(asked, context)
+        async def unary(request: Any, context: Any) -> Any:
+            await heard(request, context)
             try:
-                return await answer(asked, context)
+                return await answer(request, context)
             except asyncio.CancelledError:
                 self.hung_up += 1
                 raise
 
-        async def stream(asked: Any, context: Any) -> AsyncIterator[Any]:
-            await heard(asked, context)
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            await heard(request, context)
             try:
-                async for told in answer(asked, context):
-                    yield told
+                async for reply in answer(request, context):
+                    yield reply
             except (asyncio.CancelledError, GeneratorExit):
                 self.hung_up += 1
                 raise
@@ -427,8 +433,8 @@ def _answers(worker: LocalAIWorker) -> dict[str, Callable[[Any, Any], Any]]:
     }
 
 
-def _written(told: Any) -> bytes:
-    written: bytes = told if isinstance(told, bytes) else told.SerializeToString()
+def _written(reply: Any) -> bytes:
+    written: bytes = reply if isinstance(reply, bytes) else reply.SerializeToString()
     return written
 
 

@@ -28,20 +28,20 @@ class Services:
 
     async def score(self, http: web.Request) -> web.Response:
         """Answer with a score in vLLM's form under the path named by `scores`; answer 404 under the other."""
-        asked = await http.json()
-        self.rewards.append(asked["model"])
+        fields = await http.json()
+        self.rewards.append(fields["model"])
         if http.path.rpartition("/")[2] != self.scores:
             return web.json_response({"detail": "Not Found"}, status=404)
         if self.scores == "score":
-            assert (asked["text_1"], asked["text_2"]) == ("What grows?", "A vine.")
+            assert (fields["text_1"], fields["text_2"]) == ("What grows?", "A vine.")
             return web.json_response({"id": "s", "data": [{"index": 0, "score": 0.25}]})
         return web.json_response({"id": "c", "data": [{"label": "good", "probs": [0.25, 0.75]}]})
 
     def keep(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Store an object under a new id."""
-        made = {"id": f"{kind}-{next(self._numbers)}", "created_at": NOW, **fields}
-        self.kept.setdefault(kind, {})[made["id"]] = made
-        return made
+        entry = {"id": f"{kind}-{next(self._numbers)}", "created_at": NOW, **fields}
+        self.kept.setdefault(kind, {})[entry["id"]] = entry
+        return entry
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -53,16 +53,16 @@ class Services:
             *http.path.removeprefix("/v1/").removeprefix("fine_tuning/").split("/"),
         ]:
             case ["POST", "files"]:
-                given = await http.post()
-                content = given["file"].file.read()
-                made = self.keep("files", object="file", bytes=len(content), filename=given["file"].filename,
-                                 purpose=given["purpose"], status="processed")  # fmt: skip
-                self.contents[made["id"]] = content
-                return web.json_response(made)
+                posted = await http.post()
+                content = posted["file"].file.read()
+                file = self.keep("files", object="file", bytes=len(content), filename=posted["file"].filename,
+                                 purpose=posted["purpose"], status="processed")  # fmt: skip
+                self.contents[file["id"]] = content
+                return web.json_response(file)
             case ["POST", kind]:
-                asked = await http.json()
+                fields = await http.json()
                 state = {"status": "completed" if kind == "vector_stores" else "validating"}
-                return web.json_response(self.keep(kind, object=KINDS[kind], **state, **asked))
+                return web.json_response(self.keep(kind, object=KINDS[kind], **state, **fields))
             case ["GET", kind]:
                 return web.json_response(self._listed(kind, http))
             case ["POST", "vector_stores", id_, "files" | "search"]:
@@ -71,24 +71,28 @@ class Services:
                 return self._about(method, kind, id_, rest)
         return web.Response(status=404)
 
-    def _in_store(self, id_: str, asked: dict[str, Any]) -> dict[str, Any]:
-        if "file_id" in asked:
+    def _in_store(self, id_: str, fields: dict[str, Any]) -> dict[str, Any]:
+        if "file_id" in fields:
             more = {"vector_store_id": id_, "status": "completed", "usage_bytes": 1}
             return {
-                "id": asked["file_id"],
+                "id": fields["file_id"],
                 "object": "vector_store.file",
                 "created_at": NOW,
                 **more,
             }
-        found = [
+        results = [
             {"file_id": f, "filename": "a", "score": 0.5, "content": []} for f in self.kept["files"]
         ]
-        page = {"object": "vector_store.search_results.page", "search_query": ["a"], "data": found}
+        page = {
+            "object": "vector_store.search_results.page",
+            "search_query": ["a"],
+            "data": results,
+        }
         return {**page, "has_more": False, "next_page": None}
 
     def _about(self, method: str, kind: str, id_: str, rest: list[str]) -> web.Response:
-        found = self.kept.get(kind, {}).get(id_)
-        if found is None:
+        entry = self.kept.get(kind, {}).get(id_)
+        if entry is None:
             error = {"message": f"no {kind} is called {id_}", "type": "invalid_request_error"}
             return web.json_response({"error": error}, status=404)
         match method, rest:
@@ -106,11 +110,11 @@ class Services:
                 }
                 return web.json_response({"object": "list", "data": [event], "has_more": False})
             case "POST", ["cancel"]:
-                found["status"] = "cancelling" if kind == "batches" else "cancelled"
+                entry["status"] = "cancelling" if kind == "batches" else "cancelled"
             case "DELETE", []:
                 del self.kept[kind][id_]
                 return web.json_response({"id": id_, "object": f"{kind}.deleted", "deleted": True})
-        return web.json_response(found)
+        return web.json_response(entry)
 
     def _listed(self, kind: str, http: web.Request) -> dict[str, Any]:
         ids = list(self.kept.get(kind, {}))

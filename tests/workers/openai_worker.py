@@ -176,13 +176,13 @@ class OpenAIWorker:
         if kind == "audio/speech":
             content, content_type = b"RIFF" + b"\x00" * (1000 + faults.pad_bytes), "audio/wav"
         else:
-            said = _said(kind)
-            said |= self._choices() | self._named(model) | self._failing()
+            payload = _said(kind)
+            payload |= self._choices() | self._named(model) | self._failing()
             if faults.error_first:
-                said = {"error": {"message": "out of memory"}}
+                payload = {"error": {"message": "out of memory"}}
             if faults.pad_bytes:
-                said = {"pad": "x" * faults.pad_bytes} | said
-            content, content_type = orjson.dumps(said), "application/json; charset=utf-8"
+                payload = {"pad": "x" * faults.pad_bytes} | payload
+            content, content_type = orjson.dumps(payload), "application/json; charset=utf-8"
         if faults.garbage:
             content = b"<html>not JSON</html>"
         content = faults.answer or content
@@ -240,11 +240,11 @@ class OpenAIWorker:
             chunks[0] = self._failing()
         if faults.error_first:
             chunks[0] = {"error": {"message": "out of memory", "type": "x", "code": 500}}
-        said = [f"data: {orjson.dumps(chunk).decode()}{end}{end}" for chunk in chunks]
-        said[0] = f": alive{end}{end}{said[0]}"
+        events = [f"data: {orjson.dumps(chunk).decode()}{end}{end}" for chunk in chunks]
+        events[0] = f": alive{end}{end}{events[0]}"
         if not faults.no_done:
-            said.append(f"data: [DONE]{end}{end}")
-        return [event.encode() for event in said]
+            events.append(f"data: [DONE]{end}{end}")
+        return [event.encode() for event in events]
 
     def _choices(self) -> dict[str, object]:
         faults = self.faults
@@ -252,7 +252,7 @@ class OpenAIWorker:
             return {}
         message: dict[str, object] = {"role": "assistant", "content": "".join(WORDS)}
         if faults.calls:
-            calls = [_call(at, *call) for at, call in enumerate(faults.calls)]
+            calls = [_call(index, *call) for index, call in enumerate(faults.calls)]
             message |= {"content": None, "tool_calls": calls}
         if faults.thought:
             message["reasoning_content"] = faults.thought
@@ -264,10 +264,10 @@ class OpenAIWorker:
         deltas: list[dict[str, object]] = [{"role": "assistant", "content": ""}]
         if faults.thought:
             deltas += [{"reasoning_content": letter} for letter in faults.thought]
-        for at, (name, arguments) in enumerate(faults.calls):
-            deltas.append({"tool_calls": [_call(at, name, "")]})
+        for number, (name, arguments) in enumerate(faults.calls):
+            deltas.append({"tool_calls": [_call(number, name, "")]})
             for letter in arguments:
-                part = {"index": at, "function": {"arguments": letter}}
+                part = {"index": number, "function": {"arguments": letter}}
                 deltas.append({"tool_calls": [part]})
         for index, word in enumerate(WORDS if not faults.calls else ()):
             if index and "".join(WORDS[1 : index + 1]) not in begun:

@@ -72,49 +72,51 @@ class RemoteLlmWorker:
         """Replace the faults."""
         self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
 
-    async def generate(self, asked: Any, context: Any) -> Any:
+    async def generate(self, request: Any, context: Any) -> Any:
         """Answer each prompt with all words."""
         await self._begin(context)
         if self.faults.garbage:
             return b"\xff" * 40
-        if not self._knows(asked) or self.faults.empty:
+        if not self._knows(request) or self.faults.empty:
             return METHODS["Generate"].reply_class()
         info = self.faults.info.decode()
-        others = [{"text": "or else"}] * (self.faults.alternatives - 1)
-        texts = [{"text": "".join(self.words), "generation_info": info}, *others]
-        wanted = len(asked.prompts) - self.faults.missing
-        return METHODS["Generate"].reply_class(generations=[{"generations": texts}] * wanted)
+        alternatives = [{"text": "or else"}] * (self.faults.alternatives - 1)
+        texts = [{"text": "".join(self.words), "generation_info": info}, *alternatives]
+        count = len(request.prompts) - self.faults.missing
+        return METHODS["Generate"].reply_class(generations=[{"generations": texts}] * count)
 
-    async def get_llm_type(self, asked: Any, context: Any) -> Any:
+    async def get_llm_type(self, request: Any, context: Any) -> Any:
         """Return the model's name, or fail as the original does."""
         if self.faults.alone and self.received:
             await asyncio.Event().wait()
-        if not self._knows(asked):
+        if not self._knows(request):
             await context.abort(grpc.StatusCode.UNKNOWN, "Internal Server Error")
         return METHODS["GetLlmType"].reply_class(llm_type="gpt-neo")
 
-    async def guts(self, asked: Any, context: Any) -> Any:
+    async def guts(self, request: Any, context: Any) -> Any:
         """Return the inner state, with each word as a token."""
         await self._begin(context)
-        told = METHODS["GenerationalGuts"].reply_class
-        if not self._knows(asked):
-            return told()
-        numbers = [0.5] * asked.embedding_trunkation
+        reply = METHODS["GenerationalGuts"].reply_class
+        if not self._knows(request):
+            return reply()
+        numbers = [0.5] * request.embedding_trunkation
         stack = [
             {
                 "token": repr(word),
-                "token_id": at,
+                "token_id": index,
                 "positional_embedding": numbers,
                 "token_embedding": numbers,
                 "hidden_state": numbers,
             }
-            for at, word in enumerate(asked.prompt.split())
+            for index, word in enumerate(request.prompt.split())
         ]
-        following = [{"token": "'x'", "id": at, "logit": 0.25} for at in range(asked.top_k_logits)]
-        return told(tokens=stack, generations=following)
+        following = [
+            {"token": "'x'", "id": index, "logit": 0.25} for index in range(request.top_k_logits)
+        ]
+        return reply(tokens=stack, generations=following)
 
-    def _knows(self, asked: Any) -> bool:
-        return not self.key or asked.api_key == self.key
+    def _knows(self, request: Any) -> bool:
+        return not self.key or request.api_key == self.key
 
     async def _begin(self, context: Any) -> None:
         faults = self.faults
@@ -136,11 +138,11 @@ class RemoteLlmWorker:
         answers = {"Generate": self.generate, "GetLlmType": self.get_llm_type}
         answer = answers.get(name, self.guts)
 
-        async def unary(asked: Any, context: Any) -> Any:
-            one = Received(method.path, dict(context.invocation_metadata()), asked)
-            (self.probed if name == "GetLlmType" else self.received).append(one)
+        async def unary(request: Any, context: Any) -> Any:
+            received = Received(method.path, dict(context.invocation_metadata()), request)
+            (self.probed if name == "GetLlmType" else self.received).append(received)
             try:
-                return await answer(asked, context)
+                return await answer(request, context)
             except asyncio.CancelledError:
                 self.hung_up += 1
                 raise

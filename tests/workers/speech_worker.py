@@ -67,9 +67,9 @@ class Speaker:
         self._library.espeak_SetParameter(_RATE, int(WORDS_PER_MINUTE * speed), 0)
         self._library.espeak_SetParameter(_WORD_GAP, _GAP, 0)
         self._samples.clear()
-        said = text.encode() + b"\0"
+        data = text.encode() + b"\0"
         self._library.espeak_Synth(
-            said, len(said), _BEGINNING, _CHARACTERS, 0, _UTF_8, None, None
+            data, len(data), _BEGINNING, _CHARACTERS, 0, _UTF_8, None, None
         )  # fmt: skip
         self._library.espeak_Synchronize()
         file = io.BytesIO()
@@ -112,12 +112,12 @@ def transcribed(recording: bytes, words: frozenset[str]) -> TextEvent:
     decoder.start_utt()
     decoder.process_raw(silence + samples + silence, full_utt=True)
     decoder.end_utt()
-    heard = decoder.hyp()
+    hypothesis = decoder.hyp()
     spoken = [part for part in decoder.seg() or () if not part.word.startswith("<")]
-    if heard is None or not spoken:
+    if hypothesis is None or not spoken:
         return TextEvent("")
     first, last = spoken[0].start_frame * _FRAME, spoken[-1].end_frame * _FRAME
-    return TextEvent(heard.hypstr, max(0.0, first - _SILENCE), max(0.0, last - _SILENCE))
+    return TextEvent(hypothesis.hypstr, max(0.0, first - _SILENCE), max(0.0, last - _SILENCE))
 
 
 @dataclass(slots=True)
@@ -150,11 +150,13 @@ class OverHttp:
 
     async def speech(self, request: web.Request) -> web.Response:
         """Answer `/v1/audio/speech`."""
-        said = await request.json()
-        if said.get("response_format", "wav") != "wav":
+        fields = await request.json()
+        if fields.get("response_format", "wav") != "wav":
             return _refused("response_format must be wav")
         try:
-            recording = await self.studio.say(said["input"], said["voice"], said.get("speed", 1.0))
+            recording = await self.studio.say(
+                fields["input"], fields["voice"], fields.get("speed", 1.0)
+            )
         except ValueError as error:
             return _refused(str(error))
         return web.Response(body=recording, content_type="audio/wav")
@@ -166,16 +168,16 @@ class OverHttp:
         assert isinstance(file, web.FileField)
         words = frozenset(str(form.get("prompt", "")).lower().split())
         try:
-            heard = await self.studio.hear(file.file.read(), words)
+            transcript = await self.studio.hear(file.file.read(), words)
         except ValueError as error:
             return _refused(str(error))
         if form.get("response_format") == "text":
-            return web.Response(text=heard.text)
-        return web.json_response({"text": heard.text})
+            return web.Response(text=transcript.text)
+        return web.json_response({"text": transcript.text})
 
 
-def _refused(why: str) -> web.Response:
-    error = {"message": why, "type": "invalid_request_error", "param": None, "code": None}
+def _refused(reason: str) -> web.Response:
+    error = {"message": reason, "type": "invalid_request_error", "param": None, "code": None}
     return web.json_response({"error": error}, status=400)
 
 
@@ -194,29 +196,32 @@ class OverGrpc:
             "AudioTranscription": self.transcription,
         }
 
-    async def health(self, asked: Any, call: Any) -> Any:
+    async def health(self, request: Any, call: Any) -> Any:
         """Report that the backend is alive."""
         return METHODS["Health"].reply_class(message=b"OK")
 
-    async def load(self, asked: Any, call: Any) -> Any:
+    async def load(self, request: Any, call: Any) -> Any:
         """Report success: both models are loaded from the start."""
         return METHODS["LoadModel"].reply_class(success=True, message="loaded")
 
-    async def tts(self, asked: Any, call: Any) -> Any:
+    async def tts(self, request: Any, call: Any) -> Any:
         """Write speech to a path."""
         try:
-            recording = await self.studio.say(asked.text, asked.voice)
+            recording = await self.studio.say(request.text, request.voice)
         except ValueError as error:
             return METHODS["TTS"].reply_class(success=False, message=str(error))
-        Path(asked.dst).write_bytes(recording)  # noqa: ASYNC240
+        Path(request.dst).write_bytes(recording)  # noqa: ASYNC240
         return METHODS["TTS"].reply_class(success=True)
 
-    async def transcription(self, asked: Any, call: Any) -> Any:
+    async def transcription(self, request: Any, call: Any) -> Any:
         """Transcribe the file that the request names in `dst`."""
-        heard = await self.studio.hear(Path(asked.dst).read_bytes())  # noqa: ASYNC240
-        span = {"start": round(heard.start / _NANOSECOND), "end": round(heard.end / _NANOSECOND)}
-        segment = message_class("backend.TranscriptSegment")(id=0, text=heard.text, **span)
-        return METHODS["AudioTranscription"].reply_class(segments=[segment], text=heard.text)
+        transcript = await self.studio.hear(Path(request.dst).read_bytes())  # noqa: ASYNC240
+        span = {
+            "start": round(transcript.start / _NANOSECOND),
+            "end": round(transcript.end / _NANOSECOND),
+        }
+        segment = message_class("backend.TranscriptSegment")(id=0, text=transcript.text, **span)
+        return METHODS["AudioTranscription"].reply_class(segments=[segment], text=transcript.text)
 
 
 async def _serve(words: str) -> None:

@@ -65,18 +65,18 @@ class Stub(ABC, Generic[F]):
         return dict(orjson.loads(self.received[-1].body))
 
     @abstractmethod
-    def whole(self, http: web.Request, asked: Mapping[str, Any]) -> web.Response:
+    def whole(self, http: web.Request, fields: Mapping[str, Any]) -> web.Response:
         """Return a whole answer."""
 
     @abstractmethod
-    def events(self, http: web.Request, asked: Mapping[str, Any]) -> Sequence[bytes]:
+    def events(self, http: web.Request, fields: Mapping[str, Any]) -> Sequence[bytes]:
         """Return the events of a stream; the one with index `error_after` is a failure."""
 
     @abstractmethod
-    def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
+    def streams(self, http: web.Request, fields: Mapping[str, Any]) -> bool:
         """Return whether a request asks for a stream."""
 
-    def objection(self, http: web.Request, asked: Mapping[str, Any]) -> object:
+    def objection(self, http: web.Request, fields: Mapping[str, Any]) -> object:
         """Return what is wrong with a request, in the protocol's form; `None` for nothing."""
         return None
 
@@ -107,7 +107,7 @@ class Stub(ABC, Generic[F]):
             self.hung_up += 1
             raise
 
-    async def _answer(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
+    async def _answer(self, http: web.Request, fields: dict[str, object]) -> web.StreamResponse:
         faults = self.faults
         if faults.hang:
             await asyncio.Event().wait()
@@ -117,16 +117,16 @@ class Stub(ABC, Generic[F]):
         if faults.status != 200:
             headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
             return as_json(faults.refusal, status=faults.status, headers=headers)
-        if (objection := self.objection(http, asked)) is not None:
+        if (objection := self.objection(http, fields)) is not None:
             return as_json(orjson.dumps(objection), status=422)
-        streams = self.streams(http, asked)
+        streams = self.streams(http, fields)
         if faults.garbage:
             kind = "text/event-stream" if streams else "application/json"
             return web.Response(body=b"data: <html>\n\n", content_type=kind)
         if streams:
-            return await self._stream(http, [] if faults.empty else self.events(http, asked))
+            return await self._stream(http, [] if faults.empty else self.events(http, fields))
         await asyncio.sleep(faults.delay_first)
-        return self.whole(http, asked)
+        return self.whole(http, fields)
 
     async def _stream(self, http: web.Request, events: Sequence[bytes]) -> web.StreamResponse:
         faults = self.faults
@@ -140,7 +140,11 @@ class Stub(ABC, Generic[F]):
                 break
             if sent:
                 await asyncio.sleep(faults.delay_between)
-            pieces = [event[at : at + 1] for at in range(len(event))] if faults.split else [event]
+            pieces = (
+                [event[index : index + 1] for index in range(len(event))]
+                if faults.split
+                else [event]
+            )
             for piece in pieces:
                 await response.write(piece)
             if sent == faults.error_after:
@@ -149,9 +153,9 @@ class Stub(ABC, Generic[F]):
         return response
 
 
-def event(said: object) -> bytes:
+def event(payload: object) -> bytes:
     """Return one event of a stream."""
-    return b"data: " + orjson.dumps(said) + b"\n\n"
+    return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
 def as_json(

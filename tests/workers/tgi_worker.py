@@ -68,30 +68,30 @@ class TgiWorker(Stub[Faults]):
             return web.Response(status=404)
         return web.Response(body=self.faults.metrics, content_type="text/plain")
 
-    def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
+    def streams(self, http: web.Request, fields: Mapping[str, Any]) -> bool:
         """Return whether the path or the `stream` field requests a stream."""
-        return http.path == "/generate_stream" or asked.get("stream") is True
+        return http.path == "/generate_stream" or fields.get("stream") is True
 
-    def objection(self, http: web.Request, asked: Mapping[str, Any]) -> object:
+    def objection(self, http: web.Request, fields: Mapping[str, Any]) -> object:
         """Return the violation of the specification, `None` for none."""
-        words = _objection(http.path, asked)
-        said = {"error": f"Input validation error: {words}", "error_type": "validation"}
-        return said if words else None
+        violation = _objection(http.path, fields)
+        payload = {"error": f"Input validation error: {violation}", "error_type": "validation"}
+        return payload if violation else None
 
-    def whole(self, http: web.Request, asked: Mapping[str, Any]) -> web.Response:
+    def whole(self, http: web.Request, fields: Mapping[str, Any]) -> web.Response:
         """Return an answer of the path's form."""
-        said: object = self._text(asked)
+        answer: object = self._text(fields)
         if http.path == "/v1/completions":
-            said = self._completion(asked)
+            answer = self._completion(fields)
         elif http.path.startswith("/v1"):
-            said = self._chat(asked)
+            answer = self._chat(fields)
         elif http.path == "/tokenize":
-            said = _tokens(str(asked["inputs"]))
+            answer = _tokens(str(fields["inputs"]))
         counts = {"x-prompt-tokens": "5", "x-generated-tokens": str(len(self.words))}
-        return stub.as_json(b"" if self.faults.empty else orjson.dumps(said), headers=counts)
+        return stub.as_json(b"" if self.faults.empty else orjson.dumps(answer), headers=counts)
 
-    def _text(self, asked: Mapping[str, Any]) -> dict[str, object]:
-        words, reason = self._said(asked)
+    def _text(self, fields: Mapping[str, Any]) -> dict[str, object]:
+        words, reason = self._said(fields)
         if self.faults.error_after == 0:
             return self._error()
         details = {
@@ -100,14 +100,14 @@ class TgiWorker(Stub[Faults]):
             "prefill": [],
             "tokens": [_token(number, word) for number, word in enumerate(words)],
         }
-        if count := _number(asked.get("parameters"), "top_n_tokens"):
+        if count := _number(fields.get("parameters"), "top_n_tokens"):
             details["top_tokens"] = [_likeliest(n, w, count) for n, w in enumerate(words)]
         return {"generated_text": "".join(words) + "x" * self.faults.pad_bytes, "details": details}
 
-    def _chat(self, asked: Mapping[str, Any]) -> dict[str, object]:
-        words, reason = self._said(asked)
+    def _chat(self, fields: Mapping[str, Any]) -> dict[str, object]:
+        words, reason = self._said(fields)
         message: dict[str, object] = {"role": "assistant", "content": "".join(words)}
-        if asked.get("tools") and self.faults.tool:
+        if fields.get("tools") and self.faults.tool:
             call = {"id": 0, "type": "function", "function": orjson.loads(self.faults.tool)}
             message = {"role": "assistant", "tool_calls": [call]}
         usage = {
@@ -115,26 +115,26 @@ class TgiWorker(Stub[Faults]):
             "completion_tokens": len(words),
             "total_tokens": 5 + len(words),
         }
-        likely = _logprobs(asked, list(enumerate(words)))
+        likely = _logprobs(fields, list(enumerate(words)))
         choice = {"index": 0, "message": message, "logprobs": likely, "finish_reason": reason}
         head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
         return {**head, "choices": [choice], "usage": usage}
 
-    def _completion(self, asked: Mapping[str, Any]) -> dict[str, object]:
-        words, reason = self._said(asked)
+    def _completion(self, fields: Mapping[str, Any]) -> dict[str, object]:
+        words, reason = self._said(fields)
         choice = {"index": 0, "text": "".join(words), "logprobs": None, "finish_reason": reason}
         written = len(words)
         usage = {"prompt_tokens": 5, "completion_tokens": written, "total_tokens": 5 + written}
         head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
         return {**head, "choices": [choice], "usage": usage}
 
-    def events(self, http: web.Request, asked: Mapping[str, Any]) -> list[bytes]:
+    def events(self, http: web.Request, fields: Mapping[str, Any]) -> list[bytes]:
         """Return the events of a stream, in the path's form."""
-        words, reason = self._said(asked)
+        words, reason = self._said(fields)
         path = http.path
         chat = path.startswith("/v1")
         texts = [*words, "</s>"] if reason == "eos_token" else list(words)
-        said: list[dict[str, object]] = []
+        events: list[dict[str, object]] = []
         for index, text in enumerate(texts):
             last = index == len(texts) - 1
             special = text == "</s>"
@@ -142,34 +142,36 @@ class TgiWorker(Stub[Faults]):
                 ended = reason if last else ""
                 choice = {"index": 0, "text": "" if special else text, "finish_reason": ended}
                 head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
-                said.append({**head, "choices": [choice]})
+                events.append({**head, "choices": [choice]})
                 continue
             if chat:
                 delta = {"role": "assistant"} | ({} if special else {"content": text})
                 choice = {"index": 0, "delta": delta, "finish_reason": reason if last else None}
                 if not special:
-                    choice["logprobs"] = _logprobs(asked, [(index, text)])
-                said.append({"id": "", "created": 1, "model": "own/name", "choices": [choice]})
+                    choice["logprobs"] = _logprobs(fields, [(index, text)])
+                events.append({"id": "", "created": 1, "model": "own/name", "choices": [choice]})
                 continue
             token = _token(index, text) | {"special": special}
-            count = _number(asked.get("parameters"), "top_n_tokens")
+            count = _number(fields.get("parameters"), "top_n_tokens")
             beside = {"top_tokens": _likeliest(index, text, count)} if count else {}
             details = {"finish_reason": reason, "generated_tokens": len(texts), "seed": None}
             if self.faults.input_length is not None:
                 details["input_length"] = self.faults.input_length
             ends = {"generated_text": "".join(words), "details": details}
             open_ = {"generated_text": None, "details": None}
-            said.append({"index": index + 1, "token": token, **beside, **(ends if last else open_)})
+            events.append(
+                {"index": index + 1, "token": token, **beside, **(ends if last else open_)}
+            )
         if self.faults.error_after is not None:
-            said[self.faults.error_after] = self._error()
-        written = [b"data:" + orjson.dumps(event) + b"\n\n" for event in said]
+            events[self.faults.error_after] = self._error()
+        written = [b"data:" + orjson.dumps(event) + b"\n\n" for event in events]
         return [*written, b"data: [DONE]\n\n"] if chat else written
 
     def _error(self) -> dict[str, object]:
         return {"error": "Request failed", "error_type": self.faults.error_type}
 
-    def _said(self, asked: Mapping[str, Any]) -> tuple[list[str], str]:
-        parameters = asked.get("parameters", asked)
+    def _said(self, fields: Mapping[str, Any]) -> tuple[list[str], str]:
+        parameters = fields.get("parameters", fields)
         assert isinstance(parameters, dict)
         words: list[str] = []
         for word in self.words:
@@ -179,38 +181,41 @@ class TgiWorker(Stub[Faults]):
         return words, self.faults.finish
 
 
-def _objection(path: str, asked: Mapping[str, Any]) -> str:
+def _objection(path: str, fields: Mapping[str, Any]) -> str:
     """Return the violation of the specification, unknown fields included, which newer servers may refuse; or an empty text."""
     chat = path.startswith("/v1")
-    said = asked if chat else asked.get("parameters", {})
-    assert isinstance(said, dict)
+    parameters = fields if chat else fields.get("parameters", {})
+    assert isinstance(parameters, dict)
     known = COMPLETION if path == "/v1/completions" else CHAT if chat else PARAMETERS
-    unknown = set(said) - known
-    if unknown or (not chat and set(asked) - {"inputs", "parameters"}):
+    unknown = set(parameters) - known
+    if unknown or (not chat and set(fields) - {"inputs", "parameters"}):
         return f"unknown field {', '.join(sorted(unknown))}"
     if path == "/tokenize":
         return ""
-    limit, top_p = said.get("max_tokens" if chat else "max_new_tokens"), said.get("top_p")
-    temperature = said.get("temperature")
+    limit, top_p = (
+        parameters.get("max_tokens" if chat else "max_new_tokens"),
+        parameters.get("top_p"),
+    )
+    temperature = parameters.get("temperature")
     return next(
-        words
-        for wrong, words in (
+        reason
+        for wrong, reason in (
             (limit is not None and limit < 1, "`max_new_tokens` must be strictly positive"),
             (top_p is not None and not 0 < top_p < 1, "`top_p` must be > 0.0 and < 1.0"),
             (
                 not chat and temperature is not None and temperature <= 0,
                 "`temperature` must be > 0",
             ),
-            (len(said.get("stop", ())) > 4, "`stop` supports up to 4 stop sequences"),
-            (chat and said.get("model") != "tgi", "adapter is not loaded"),
+            (len(parameters.get("stop", ())) > 4, "`stop` supports up to 4 stop sequences"),
+            (chat and parameters.get("model") != "tgi", "adapter is not loaded"),
             (True, ""),
         )
         if wrong
     )
 
 
-def _number(given: object, name: str) -> int:
-    value = given.get(name) if isinstance(given, dict) else None
+def _number(parameters: object, name: str) -> int:
+    value = parameters.get(name) if isinstance(parameters, dict) else None
     return value if isinstance(value, int) else 0
 
 
@@ -223,16 +228,16 @@ def _likeliest(number: int, text: str, count: int) -> list[dict[str, object]]:
     return [_token(number, text), *({**other, "special": False} for other in others)]
 
 
-def _logprobs(asked: Mapping[str, Any], words: list[tuple[int, str]]) -> object:
+def _logprobs(fields: Mapping[str, Any], words: list[tuple[int, str]]) -> object:
     """Return the log probabilities of a chat in TGI's form, which has no token numbers."""
-    if asked.get("logprobs") is not True:
+    if fields.get("logprobs") is not True:
         return None
-    count = _number(asked, "top_logprobs")
+    count = _number(fields, "top_logprobs")
     content = []
     for number, text in words:
         beside = [
-            {"token": one["text"], "logprob": one["logprob"]}
-            for one in _likeliest(number, text, count)[:count]
+            {"token": token["text"], "logprob": token["logprob"]}
+            for token in _likeliest(number, text, count)[:count]
         ]
         content.append({"token": text, "logprob": -0.5, "top_logprobs": beside})
     return {"content": content}
@@ -241,8 +246,8 @@ def _logprobs(asked: Mapping[str, Any], words: list[tuple[int, str]]) -> object:
 def _tokens(text: str) -> list[dict[str, object]]:
     """Tokenize a text into its characters."""
     return [
-        {"id": ord(character), "text": character, "start": at, "stop": at + 1}
-        for at, character in enumerate(text)
+        {"id": ord(character), "text": character, "start": index, "stop": index + 1}
+        for index, character in enumerate(text)
     ]
 
 

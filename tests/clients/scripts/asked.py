@@ -42,6 +42,6 @@ def refusal(kind: type[Exception], ask: Callable[[], object]) -> dict[str, str]:
     return {"raised": "", "words": ""}
 
 
-def tell(**seen: object) -> None:
+def tell(**result: object) -> None:
     """Write what was seen as one line of JSON, the last one of standard output."""
-    sys.stdout.write(json.dumps(seen) + "\n")
+    sys.stdout.write(json.dumps(result) + "\n")

@@ -33,8 +33,8 @@ def calls(**more: object) -> list[dict[str, object]]:
     caller = ChatOpenAI(model=CALLER, **place, **more).bind_tools([TOOL], tool_choice="required")
     # Pieces of a message are added up.
     streamed = functools.reduce(operator.add, caller.stream(PROMPT))
-    asked = [*caller.invoke(PROMPT).tool_calls, *streamed.tool_calls]
-    return [{"name": call["name"], "arguments": call["args"]} for call in asked]
+    tool_calls = [*caller.invoke(PROMPT).tool_calls, *streamed.tool_calls]
+    return [{"name": call["name"], "arguments": call["args"]} for call in tool_calls]
 
 
 tell(

@@ -20,17 +20,17 @@ def environment(folder: str) -> dict[str, str]:
     return {**os.environ, "LLM_USER_PATH": folder, "OPENAI_API_KEY": KEY}
 
 
-def llm(*words: str, folder: str) -> subprocess.CompletedProcess[str]:
+def llm(*arguments: str, folder: str) -> subprocess.CompletedProcess[str]:
     """Run the command with files of its own in `folder`."""
     return subprocess.run(
-        [COMMAND, *words], env=environment(folder), capture_output=True, text=True, check=False
+        [COMMAND, *arguments], env=environment(folder), capture_output=True, text=True, check=False
     )
 
 
-def pieces(*words: str, folder: str) -> list[str]:
+def pieces(*arguments: str, folder: str) -> list[str]:
     """Return what the command writes, piece by piece as it comes."""
     with subprocess.Popen(
-        [COMMAND, *words], env=environment(folder), stdout=subprocess.PIPE
+        [COMMAND, *arguments], env=environment(folder), stdout=subprocess.PIPE
     ) as process:
         return [piece.decode() for piece in iter(process.stdout.read1, b"")]
 

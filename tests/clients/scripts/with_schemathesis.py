@@ -26,21 +26,21 @@ CHECKS = [
 
 def requests(model: str, peer: str) -> Mapping[str, Mapping[str, Any]]:
     """Return the requests: method and path → the parts of the request."""
-    said = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     row = {"model": "another", "api": "http://127.0.0.1:1"}
     return {
-        "POST /v1/chat/completions": {"body": said},
-        "POST /v1/openai/v1/chat/completions": {"body": said | {"stream": True}},
+        "POST /v1/chat/completions": {"body": body},
+        "POST /v1/openai/v1/chat/completions": {"body": body | {"stream": True}},
         "POST /v1/completions": {"body": {"model": model, "prompt": "hello", "max_tokens": 4}},
-        "POST /v1/messages": {"body": said},
-        "POST /v1/messages/count_tokens": {"body": said},
+        "POST /v1/messages": {"body": body},
+        "POST /v1/messages/count_tokens": {"body": body},
         "POST /v1/responses": {"body": {"model": model, "input": "hello"}},
         "POST /v1/inference/chat-completion": {
-            "body": {"model_id": model, "messages": said["messages"]}
+            "body": {"model_id": model, "messages": body["messages"]}
         },
         "GET /v1/models": {},
         "GET /v1/models/{tail}": {"path_parameters": {"tail": model}},
-        "POST /api/v0/chat/completion/proxy": {"body": said | {"project": "p"}},
+        "POST /api/v0/chat/completion/proxy": {"body": body | {"project": "p"}},
         "POST /api/v0/ai/project/register": {"body": {"project": "q", "models": [row]}},
         "POST /api/v0/ai/model/register": {"body": {"project": "r", **row}},
         "POST /api/v0/ai/model/unregister": {"body": {"project": "r", **row}},
@@ -53,7 +53,7 @@ def requests(model: str, peer: str) -> Mapping[str, Mapping[str, Any]]:
         "GET /api/v1/catalog": {},
         "GET /api/v1/status": {},
         "GET /api/v1/route": {"query": {"model": model}},
-        "POST /api/v1/route": {"body": said},
+        "POST /api/v1/route": {"body": body},
         "GET /api/v1/requests": {},
         "GET /api/v1/history": {"query": {"model": model}},
         "GET /api/v1/usage": {"query": {"by": "day,model"}},

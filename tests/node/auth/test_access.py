@@ -113,8 +113,8 @@ async def test_a_caller_over_loopback_is_judged_by_the_user_of_its_process(uid, 
     ) as node:
         assert await status(node.post("/change", json={})) == expected
         assert await status(node.get("/read")) == 200
-        shown = {"Authorization": f"Bearer {TOKEN}"}
-        assert await status(node.post("/change", json={}, headers=shown)) == 200
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        assert await status(node.post("/change", json={}, headers=headers)) == 200
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ async def test_people_of_this_machine_ask_without_a_key_and_services_do_not(uid,
     async with guarded(Access(token=TOKEN, sockets=Table(uid))) as node:
         assert await status(node.get("/read")) == status_
         assert await status(node.get("/read", headers={"X-Forwarded-For": "192.0.2.1"})) == 401
-        shown = {"Authorization": f"Bearer {TOKEN}"}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
         # `NoKeys` does not know the token; `KeyRing` counts it among its keys.
-        assert await status(node.get("/read", headers=shown)) == status_
+        assert await status(node.get("/read", headers=headers)) == status_
 
 
 async def test_the_kernel_is_asked_for_the_calling_user_once_for_each_connection():
@@ -232,9 +232,9 @@ async def test_a_refused_caller_is_told_what_to_show():
         guarded(Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY, sockets=Table(None))) as node,
         node.post("/change", json={}) as refused,
     ):
-        said = (await refused.json())["message"]
-    assert "Authorization: Bearer" in said
-    assert "control.token" in said
+        message = (await refused.json())["message"]
+    assert "Authorization: Bearer" in message
+    assert "control.token" in message
 
 
 async def test_a_change_without_a_body_needs_no_content_type(node):
@@ -355,10 +355,10 @@ async def test_a_caller_behind_a_trusted_proxy_is_not_a_person_on_this_machine(t
     ],
 )
 async def test_callers_without_a_key_are_told_apart_by_address(uid, trusted, told, address):
-    seen = []
+    addresses = []
 
     async def read(request):
-        seen.append(request[PRINCIPAL].address)
+        addresses.append(request[PRINCIPAL].address)
         return web.Response()
 
     access = Access(
@@ -374,7 +374,7 @@ async def test_callers_without_a_key_are_told_apart_by_address(uid, trusted, tol
         headers = {"X-Forwarded-For": told} if told is not None else {}
         async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
             assert answer.status == 200
-    assert seen == [address]
+    assert addresses == [address]
 
 
 async def test_an_empty_token_opens_nothing():
@@ -414,8 +414,8 @@ def test_no_other_address_or_name_is_this_machine(host):
     assert not is_own_address(host)
 
 
-def settings(**given):
-    return Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY, settings=WebSettings(**given))
+def settings(**options):
+    return Access(token=TOKEN, keyless=KeylessAccess.EVERYBODY, settings=WebSettings(**options))
 
 
 @pytest.mark.parametrize(
@@ -472,20 +472,20 @@ async def test_pages_of_origins_that_the_operator_names_may_ask_and_read(origins
 
 
 async def test_a_preflight_request_is_told_what_a_page_may_send():
-    asked = {
+    headers = {
         "Origin": "https://chat.example",
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization, content-type,x-modelvine-project",
     }
     async with guarded(settings(origins=("https://chat.example",))) as node:
-        async with node.options("/read", headers=asked) as answer:
+        async with node.options("/read", headers=headers) as answer:
             assert answer.status == 200
             assert "POST" in answer.headers["Access-Control-Allow-Methods"]
             names = answer.headers["Access-Control-Allow-Headers"]
-            assert names == asked["Access-Control-Request-Headers"]
+            assert names == headers["Access-Control-Request-Headers"]
             assert "Access-Control-Allow-Credentials" not in answer.headers
-        asked["Origin"] = "https://evil.example"
-        async with node.options("/read", headers=asked) as answer:
+        headers["Origin"] = "https://evil.example"
+        async with node.options("/read", headers=headers) as answer:
             assert answer.status == 403
             assert "web.origins" in (await answer.json())["message"]
             assert "Access-Control-Allow-Origin" not in answer.headers

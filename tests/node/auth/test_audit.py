@@ -30,19 +30,19 @@ def log(store):
 
 
 async def fill(log, times=5):
-    for at in range(times):
-        await log.add("ann", "drain", f"t{at}")
+    for index in range(times):
+        await log.add("ann", "drain", f"t{index}")
 
 
 async def test_entries_are_numbered_and_each_holds_the_hash_of_the_one_before(log):
     await fill(log, 3)
-    found = await log.entries()
-    assert [(e.node, e.number, e.who, e.action, e.target) for e in found] == [
-        ("n1", at, "ann", "drain", f"t{at - 1}") for at in (1, 2, 3)
+    entries = await log.entries()
+    assert [(e.node, e.number, e.who, e.action, e.target) for e in entries] == [
+        ("n1", number, "ann", "drain", f"t{number - 1}") for number in (1, 2, 3)
     ]
-    assert [e.before for e in found] == [NOTHING, found[0].hash, found[1].hash]
-    assert all(e.hash == chained(e) for e in found)
-    assert faults(found) == []
+    assert [e.before for e in entries] == [NOTHING, entries[0].hash, entries[1].hash]
+    assert all(e.hash == chained(e) for e in entries)
+    assert faults(entries) == []
 
 
 async def test_the_chain_goes_on_after_a_restart(log, store):
@@ -50,38 +50,38 @@ async def test_the_chain_goes_on_after_a_restart(log, store):
     again = AuditLog(store, "n1", Clock())
     await again.restore()
     await fill(again, 2)
-    found = await again.entries()
-    assert [e.number for e in found] == [1, 2, 3, 4]
-    assert faults(found) == []
+    entries = await again.entries()
+    assert [e.number for e in entries] == [1, 2, 3, 4]
+    assert faults(entries) == []
 
 
 async def test_each_node_of_a_site_has_its_own_chain_and_shows_all_chains(log, store):
     other = AuditLog(store, "n2", Clock())
     await fill(log, 2)
     await fill(other, 1)
-    found = await other.entries()
-    assert [(e.node, e.number) for e in found] == [("n1", 1), ("n1", 2), ("n2", 1)]
-    assert faults(found) == []
+    entries = await other.entries()
+    assert [(e.node, e.number) for e in entries] == [("n1", 1), ("n1", 2), ("n2", 1)]
+    assert faults(entries) == []
 
 
 @pytest.mark.parametrize("field", ["at", "who", "action", "target", "before"])
 async def test_a_change_to_any_field_is_seen(log, field):
     await fill(log)
-    found = [*await log.entries()]
+    entries = [*await log.entries()]
     value = 7.0 if field == "at" else "x"
-    found[2] = replace(found[2], **{field: value})
-    assert faults(found)
+    entries[2] = replace(entries[2], **{field: value})
+    assert faults(entries)
     # With a hash that fits the changed entry, the next entry does not fit.
-    found[2] = replace(found[2], hash=chained(found[2]))
-    assert faults(found)
+    entries[2] = replace(entries[2], hash=chained(entries[2]))
+    assert faults(entries)
 
 
 async def test_an_entry_that_is_missing_is_seen(log):
     await fill(log)
-    found = [*await log.entries()]
-    assert faults([*found[:2], *found[3:]]) == ["1 before entry 4 of n1 are missing"]
+    entries = [*await log.entries()]
+    assert faults([*entries[:2], *entries[3:]]) == ["1 before entry 4 of n1 are missing"]
     # The oldest entries are deleted in regular operation: that they are missing is no fault.
-    assert faults(found[2:]) == []
+    assert faults(entries[2:]) == []
 
 
 async def test_entries_that_the_store_did_not_take_are_written_with_the_next_one(
@@ -93,9 +93,9 @@ async def test_entries_that_the_store_did_not_take_are_written_with_the_next_one
     assert "2 entries of the audit log wait" in caplog.text
     store.broken = False
     await fill(log, 1)
-    found = await log.entries()
-    assert len(found) == 4
-    assert faults(found) == []
+    entries = await log.entries()
+    assert len(entries) == 4
+    assert faults(entries) == []
 
 
 async def test_the_number_of_waiting_entries_is_bounded_and_a_lost_one_is_logged(
@@ -108,17 +108,17 @@ async def test_the_number_of_waiting_entries_is_bounded_and_a_lost_one_is_logged
     store.broken = False
     monkeypatch.setattr(module, "MAX_PENDING", 3)
     await fill(log, 1)
-    found = await log.entries()
-    assert [e.number for e in found] == [1, 2, 3]
-    assert faults(found) == []
+    entries = await log.entries()
+    assert [e.number for e in entries] == [1, 2, 3]
+    assert faults(entries) == []
 
 
 async def test_beyond_the_most_entries_the_oldest_are_deleted(log, store, monkeypatch):
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     await fill(log, 8)
-    found = await log.entries()
-    assert [e.number for e in found] == [6, 7, 8]
-    assert faults(found) == []
+    entries = await log.entries()
+    assert [e.number for e in entries] == [6, 7, 8]
+    assert faults(entries) == []
 
 
 async def test_a_long_target_is_cut_and_invalid_text_is_replaced(log):
@@ -132,8 +132,8 @@ async def test_a_value_that_the_log_did_not_write_is_no_entry(log, store, value)
     await fill(log, 1)
     await store.write(Put(Space.AUDIT, "n1:000000000002", value), Put(Space.AUDIT, "x", b"{}"))
     assert len(await log.entries()) == 1
-    whole = orjson.loads((await store.read(Space.AUDIT))["n1:000000000001"])
-    await store.write(Put(Space.AUDIT, "n1:000000000009", orjson.dumps(whole)))
+    entry = orjson.loads((await store.read(Space.AUDIT))["n1:000000000001"])
+    await store.write(Put(Space.AUDIT, "n1:000000000009", orjson.dumps(entry)))
     await store.write(Delete(Space.AUDIT, "n1:000000000001"))
     assert await log.entries() == []
 
@@ -142,7 +142,7 @@ async def test_settings_that_changed_since_the_last_start_are_logged(log):
     await log.note_settings({"node.open": "machine", "node.name": "a"}, "user 5")
     assert await log.entries() == []
     await log.note_settings({"node.open": "everybody", "web.names": "x"}, "user 5")
-    assert [(one.who, one.action, one.target) for one in await log.entries()] == [
+    assert [(entry.who, entry.action, entry.target) for entry in await log.entries()] == [
         ("user 5", "set", "node.name a -> nothing"),
         ("user 5", "set", "node.open machine -> everybody"),
         ("user 5", "set", "web.names nothing -> x"),

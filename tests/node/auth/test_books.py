@@ -18,7 +18,7 @@ def test_an_answer_is_written_down_with_the_tokens_that_were_told(usage, prompt,
     book.add(Side.SERVED, "peer", "r" * 99 + '"r', "\u00e9" * 200, usage, 0.0257)
     [receipt] = book.take()
     assert (receipt.peer, receipt.at) == ("peer", 12_345)
-    said = {
+    expected = {
         "at": 12_345,
         "request": "r" * 99 + '"',
         "side": "served",
@@ -27,7 +27,7 @@ def test_an_answer_is_written_down_with_the_tokens_that_were_told(usage, prompt,
         "completion": completion,
         "milliseconds": 25,
     }
-    assert receipt.text == json.dumps(said, sort_keys=True, separators=(",", ":"))
+    assert receipt.text == json.dumps(expected, sort_keys=True, separators=(",", ":"))
     assert book.take() == ()
 
 

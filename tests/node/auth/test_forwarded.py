@@ -87,9 +87,9 @@ def test_text_that_is_no_network_is_refused(network):
 
 @given(st.lists(st.text(max_size=80), max_size=5))
 def test_any_header_yields_an_address(told):
-    found = PROXIES.caller_of(PROXY, told)
-    assert network_of(found)
-    assert PROXIES.caller_of(PROXY, [found]) == found
+    address = PROXIES.caller_of(PROXY, told)
+    assert network_of(address)
+    assert PROXIES.caller_of(PROXY, [address]) == address
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ def grant() -> Grant:
 
 
 def test_a_signed_grant_is_read_back_and_holds(grant: Grant) -> None:
-    found = read(written(grant))
-    check(found)
-    assert found == grant
-    assert (found.peer, found.expires) == (ISSUER.peer, ENDS)
-    assert found.blocks[0].terms.models == ("llama*",)
+    parsed = read(written(grant))
+    check(parsed)
+    assert parsed == grant
+    assert (parsed.peer, parsed.expires) == (ISSUER.peer, ENDS)
+    assert parsed.blocks[0].terms.models == ("llama*",)
 
 
 def test_the_repr_of_a_grant_does_not_show_its_secret(grant: Grant) -> None:
@@ -69,8 +69,8 @@ def forced(grant: Grant, terms: Terms) -> Grant:
     """Pass a grant on without checking whether that is allowed, as a dishonest holder does."""
     loose = grant.blocks[-1]
     allowed = replace(loose, terms=loose.terms.model_copy(update={"passes": 3}))
-    made = narrow(replace(grant, blocks=(*grant.blocks[:-1], allowed)), terms)
-    return replace(made, blocks=(*grant.blocks, made.blocks[-1]))
+    narrower = narrow(replace(grant, blocks=(*grant.blocks[:-1], allowed)), terms)
+    return replace(narrower, blocks=(*grant.blocks, narrower.blocks[-1]))
 
 
 def test_the_holder_of_a_narrowed_grant_cannot_go_back_to_the_wider_one(grant: Grant) -> None:
@@ -117,8 +117,8 @@ def test_only_the_issuer_can_sign_its_grants(grant: Grant) -> None:
 
 def test_the_same_terms_of_another_issuer_are_another_grant(grant: Grant) -> None:
     body = grant.blocks[0].body
-    theirs = replace(grant.blocks[0], signature=OTHER.sign(b"modelvine/1/grant\0", body))
-    copied = Grant(OTHER.public, (theirs,), grant.secret)
+    block = replace(grant.blocks[0], signature=OTHER.sign(b"modelvine/1/grant\0", body))
+    copied = Grant(OTHER.public, (block,), grant.secret)
     check(copied)
     assert copied.id != grant.id
 
@@ -148,36 +148,36 @@ def opens(text: str, holder: str | None = None) -> bool:
 def test_ten_thousand_forged_and_widened_grants_open_nothing(grant: Grant) -> None:
     """Each with a byte changed, a part left out, doubled or exchanged, or signed by a key of the forger's own."""
     dice, forger = random.Random(16), Identity(bytes(range(32)))
-    narrower, theirs = narrow(grant, Terms(expires=ENDS - 5)), issue(forger, WIDE)
+    narrower, foreign = narrow(grant, Terms(expires=ENDS - 5)), issue(forger, WIDE)
     sealed = seal(grant, HOLDER.peer)
     good = [written(grant), written(narrower), written(sealed)]
     assert [opens(good[0]), opens(good[1]), opens(good[2], HOLDER.peer)] == [True, True, True]
     raws = [_raw(text) for text in good]
     for _ in range(9_000):
         raw = bytearray(dice.choice(raws))
-        at = dice.randrange(len(raw))
+        index = dice.randrange(len(raw))
         match dice.randrange(4):
             case 0:
-                raw[at] ^= 1 << dice.randrange(8)
+                raw[index] ^= 1 << dice.randrange(8)
             case 1:
-                del raw[at : at + dice.randrange(1, 40)]
+                del raw[index : index + dice.randrange(1, 40)]
             case 2:
-                raw[at:at] = raw[at : at + dice.randrange(1, 40)]
+                raw[index:index] = raw[index : index + dice.randrange(1, 40)]
             case _:
                 other = dice.choice(raws)
-                raw[at : at + 40] = other[at : at + 40]
+                raw[index : index + 40] = other[index : index + 40]
         text = text_of(bytes(raw))
         if text not in good:
             assert not opens(text)
             assert not opens(text, HOLDER.peer)
     for _ in range(1_000):
-        blocks = [*dice.choice((grant, narrower)).blocks, *theirs.blocks]
+        blocks = [*dice.choice((grant, narrower)).blocks, *foreign.blocks]
         dice.shuffle(blocks)
         kept = tuple(blocks[: dice.randrange(1, len(blocks) + 1)])
-        secret = dice.choice((b"", theirs.secret, forger.seed, narrower.secret))
-        made = Grant(ISSUER.public, kept, secret)
-        if made != narrower:
-            assert not opens(written(made))
+        secret = dice.choice((b"", foreign.secret, forger.seed, narrower.secret))
+        mutant = Grant(ISSUER.public, kept, secret)
+        if mutant != narrower:
+            assert not opens(written(mutant))
 
 
 def _raw(text: str) -> bytes:

@@ -55,12 +55,12 @@ async def ring(store, clock):
 
 async def test_a_key_is_shown_once_and_kept_as_a_hash(ring, store):
     secret = (await ring.create(ANN))["ann"]
-    found = ring.find(secret)
-    assert (found.name, found.models, found.rpm, found.created) == ("ann", ("llama*",), 60, 1_000)
-    kept = b"".join((await store.read(Space.KEYS)).values())
-    assert secret.encode() not in kept
-    assert hash_of(secret).encode() in kept
-    assert secret.startswith(found.hint)
+    key = ring.find(secret)
+    assert (key.name, key.models, key.rpm, key.created) == ("ann", ("llama*",), 60, 1_000)
+    stored = b"".join((await store.read(Space.KEYS)).values())
+    assert secret.encode() not in stored
+    assert hash_of(secret).encode() in stored
+    assert secret.startswith(key.hint)
 
 
 async def test_the_control_token_is_an_operators_key_that_is_not_stored(ring, store):
@@ -131,11 +131,11 @@ async def test_a_node_learns_of_another_nodes_changes_with_its_next_look(ring, s
     other = KeyRing(store, clock)
     await other.restore()
     secret = (await ring.create(ANN))["ann"]
-    told = []
-    other.on_change(told.append)
+    changes = []
+    other.on_change(changes.append)
     await other.sync()
     assert other.find(secret).name == "ann"
-    assert len(told) == 1
+    assert len(changes) == 1
     await other.revoke("ann")
     await ring.sync()
     assert ring.find(secret).end_reason(clock()) == "revoked"
@@ -151,7 +151,9 @@ async def test_a_look_that_finds_nothing_new_reads_one_small_value(ring, store):
 
 async def test_changes_at_two_nodes_at_once_are_all_known_at_both(store, clock):
     rings = [KeyRing(store, clock) for _ in range(2)]
-    await asyncio.gather(*(ring.create({f"n{at}": Allowance()}) for at, ring in enumerate(rings)))
+    await asyncio.gather(
+        *(ring.create({f"n{index}": Allowance()}) for index, ring in enumerate(rings))
+    )
     for ring in rings:
         await ring.sync()
         assert [key.name for key in ring.keys] == ["n0", "n1"]
@@ -228,9 +230,9 @@ async def test_a_grant_is_listed_and_revoked_among_the_keys(issuing, store, cloc
     assert [(key.name, key.issuer, key.grant) for key in issuing.keys] == [
         ("ann", ISSUER.peer, grant.id)
     ]
-    kept = b"".join((await store.read(Space.KEYS)).values())
-    assert grant.secret.hex().encode() not in kept
-    assert text.encode() not in kept
+    stored = b"".join((await store.read(Space.KEYS)).values())
+    assert grant.secret.hex().encode() not in stored
+    assert text.encode() not in stored
     await issuing.revoke("ann")
     assert issuing.find(text).end_reason(clock.now) == "revoked"
 
@@ -257,9 +259,9 @@ async def test_the_revocation_of_an_expired_grant_is_told_no_more(issuing, clock
 
 async def test_a_grant_cannot_be_rotated_and_its_name_cannot_be_taken(issuing, clock):
     await issuing.grant("ann", terms(clock))
-    for wanted in (issuing.rotate("ann"), issuing.grant("ann", terms(clock)), issuing.create(ANN)):
+    for call in (issuing.rotate("ann"), issuing.grant("ann", terms(clock)), issuing.create(ANN)):
         with pytest.raises(KeyExists):
-            await wanted
+            await call
 
 
 async def test_a_node_signs_no_more_grants_than_it_could_revoke(issuing, clock):
@@ -275,10 +277,10 @@ async def test_a_node_signs_no_more_grants_than_it_could_revoke(issuing, clock):
 
 
 async def test_a_grant_that_a_trusted_issuer_revokes_is_refused_also_after_a_restart(store, clock):
-    grant, rest = issue(PEER, terms(clock)), Revocation("0f" * 16, 10**9)
+    grant, other = issue(PEER, terms(clock)), Revocation("0f" * 16, 10**9)
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     assert ring.find(written(grant)).end_reason(clock.now) == ""
-    ring.take_revocations(PEER.peer, (Revocation(grant.id, grant.expires), rest))
+    ring.take_revocations(PEER.peer, (Revocation(grant.id, grant.expires), other))
     assert ring.find(written(grant)).end_reason(clock.now) == "revoked"
     await ring.sync()
     again = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])

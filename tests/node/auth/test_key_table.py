@@ -17,23 +17,23 @@ TRUSTING = GrantRules(HERE.peer, frozenset({THERE.peer}))
 TERMS = Terms(expires=ENDS, models=("llama*",), rpm=60, passes=2)
 
 
-def row(grant: Grant, **said: object) -> ApiKey:
+def row(grant: Grant, **fields: object) -> ApiKey:
     """Return the row of a grant as its own site keeps it."""
     fixed = {"name": "ann", "hash": hash_of(grant.id), "issuer": grant.peer, "grant": grant.id}
-    return ApiKey.model_validate({**fixed, **said})
+    return ApiKey.model_validate({**fixed, **fields})
 
 
 def test_a_trusted_issuers_grant_is_a_key_within_its_terms() -> None:
     grant = issue(THERE, TERMS)
-    found = KeyTable(rules=TRUSTING).find(written(grant))
-    assert found is not None
-    assert (found.name, found.rpm, found.expires) == (f"grant-{grant.id[:12]}", 60, ENDS)
-    assert [found.allows(model) for model in ("llama-8b", "p/llama-8b", "qwen")] == [
+    key = KeyTable(rules=TRUSTING).find(written(grant))
+    assert key is not None
+    assert (key.name, key.rpm, key.expires) == (f"grant-{grant.id[:12]}", 60, ENDS)
+    assert [key.allows(model) for model in ("llama-8b", "p/llama-8b", "qwen")] == [
         True,
         True,
         False,
     ]
-    assert [found.end_reason(at) for at in (ENDS - 1, ENDS)] == ["", "expired"]
+    assert [key.end_reason(now) for now in (ENDS - 1, ENDS)] == ["", "expired"]
 
 
 @pytest.mark.parametrize("issuer", [OTHER, HERE])
@@ -48,9 +48,9 @@ def test_a_grant_of_another_issuer_or_one_that_its_own_site_does_not_keep_is_ref
 def test_a_grant_of_this_site_has_the_name_and_the_revocation_of_its_row() -> None:
     grant = issue(HERE, TERMS)
     rules = GrantRules(OTHER.peer)
-    found = KeyTable([row(grant)], rules).find(written(grant))
-    assert found is not None
-    assert (found.name, found.end_reason(0)) == ("ann", "")
+    key = KeyTable([row(grant)], rules).find(written(grant))
+    assert key is not None
+    assert (key.name, key.end_reason(0)) == ("ann", "")
     revoked = KeyTable([row(grant, revoked=5.0)], rules).find(written(grant))
     assert revoked is not None
     assert revoked.end_reason(0) == "revoked"
@@ -60,11 +60,11 @@ def test_the_same_terms_signed_by_another_issuer_do_not_get_the_name_of_a_grant(
     grant = issue(HERE, TERMS)
     body = grant.blocks[0].body
     copied = grants.Block(grant.blocks[0].terms, body, THERE.sign(b"modelvine/1/grant\0", body))
-    found = KeyTable([row(grant)], TRUSTING).find(
+    key = KeyTable([row(grant)], TRUSTING).find(
         written(Grant(THERE.public, (copied,), grant.secret))
     )
-    assert found is not None
-    assert found.name != "ann"
+    assert key is not None
+    assert key.name != "ann"
 
 
 def test_a_grant_that_was_passed_on_is_bound_by_all_grants_it_comes_from() -> None:
@@ -85,18 +85,18 @@ def test_a_grant_that_was_passed_on_is_bound_by_all_grants_it_comes_from() -> No
 
 def test_a_grant_that_comes_from_a_background_grant_stays_in_the_background() -> None:
     grant = issue(THERE, TERMS.model_copy(update={"background": True}))
-    found = KeyTable(rules=TRUSTING).find(written(narrow(grant, TERMS)))
-    assert found is not None
-    assert found.background
+    key = KeyTable(rules=TRUSTING).find(written(narrow(grant, TERMS)))
+    assert key is not None
+    assert key.background
 
 
 def test_a_revoked_grant_ends_together_with_all_that_were_passed_on_from_it() -> None:
     grant = issue(THERE, TERMS)
     rules = GrantRules(HERE.peer, TRUSTING.trusted, frozenset({grant.id}))
     for text in (written(grant), written(narrow(grant, TERMS))):
-        found = KeyTable(rules=rules).find(text)
-        assert found is not None
-        assert found.end_reason(0) == "revoked"
+        key = KeyTable(rules=rules).find(text)
+        assert key is not None
+        assert key.end_reason(0) == "revoked"
 
 
 def test_a_grant_is_refused_if_any_of_its_blocks_is_for_other_nodes() -> None:

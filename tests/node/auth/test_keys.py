@@ -10,16 +10,16 @@ from node.auth.keys import MAX_MODEL_LIMITS, PREFIX, ApiKey, hash_of, new_secret
 HASH = hash_of("mv_x")
 
 
-def key(**said):
-    return ApiKey(name="ann", hash=HASH, **said)
+def key(**fields):
+    return ApiKey(name="ann", hash=HASH, **fields)
 
 
 def test_keys_look_alike_and_are_never_the_same():
-    made = {new_secret() for _ in range(1_000)}
-    assert len(made) == 1_000
-    assert {one[: len(PREFIX)] for one in made} == {PREFIX}
-    assert {len(one) for one in made} == {35}
-    assert not any("@" in one or one.strip() != one for one in made)
+    secrets = {new_secret() for _ in range(1_000)}
+    assert len(secrets) == 1_000
+    assert {secret[: len(PREFIX)] for secret in secrets} == {PREFIX}
+    assert {len(secret) for secret in secrets} == {35}
+    assert not any("@" in secret or secret.strip() != secret for secret in secrets)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_any_text_has_a_hash(text):
 
 def test_keys_of_older_versions_have_no_limits_of_models():
     stored = '{"role":"user","models":[],"rpm":5,"tpm":0,"tokens_per_day":0,"concurrency":0,"background":false,"expires":0.0,'
-    found = ApiKey.model_validate_json(f'{stored}"name":"ann","hash":"{HASH}","hint":"mv_"}}')
-    assert (found.rpm, found.model_limits) == (5, ())
+    parsed = ApiKey.model_validate_json(f'{stored}"name":"ann","hash":"{HASH}","hint":"mv_"}}')
+    assert (parsed.rpm, parsed.model_limits) == (5, ())
 
 
 def test_limits_of_models_are_kept_and_those_of_later_versions_are_read():
-    made = key(model_limits=[{"model": "llama*", "rpm": 60, "concurrency": 2}])
-    assert ApiKey.model_validate_json(made.model_dump_json()) == made
-    later = made.model_dump_json().replace('"rpm":60', '"rpm":60,"colour":"red"')
-    assert ApiKey.model_validate_json(later) == made
+    limited = key(model_limits=[{"model": "llama*", "rpm": 60, "concurrency": 2}])
+    assert ApiKey.model_validate_json(limited.model_dump_json()) == limited
+    later = limited.model_dump_json().replace('"rpm":60', '"rpm":60,"colour":"red"')
+    assert ApiKey.model_validate_json(later) == limited
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_limits_of_models_are_kept_and_those_of_later_versions_are_read():
         [{"model": "x" * 257, "rpm": 1}],
         [{"model": "a", "rpm": -1}],
         [{"model": "a", "rpm": 1}, {"model": "a", "tpm": 1}],
-        [{"model": str(at), "rpm": 1} for at in range(MAX_MODEL_LIMITS + 1)],
+        [{"model": str(index), "rpm": 1} for index in range(MAX_MODEL_LIMITS + 1)],
     ],
 )
 def test_limits_of_models_are_bounded_and_each_pattern_occurs_once(limits):

@@ -26,8 +26,8 @@ KEYS = KeyTable(
 )
 
 
-def made(**said):
-    return Principal(ApiKey(name="ann", hash=hash_of("x"), **said))
+def made(**fields):
+    return Principal(ApiKey(name="ann", hash=hash_of("x"), **fields))
 
 
 @pytest.mark.parametrize("keyless", [False, True])

@@ -72,7 +72,7 @@ async def test_a_limit_holds_over_two_nodes(clock, nodes):
                 done.append(clock.now)
             if step % 2 == 0:
                 await sync.round()
-    worst = max(sum(1 for t in done if at <= t < at + 60) for at in done)
+    worst = max(sum(1 for t in done if start <= t < start + 60) for start in done)
     assert 58 <= worst <= 63
     assert len(done) >= 88
 
@@ -113,13 +113,13 @@ async def test_no_day_gets_back_what_was_reserved_on_the_day_before(clock, nodes
 
 async def test_what_helpers_spend_counts_and_helpers_are_told_the_total(nodes):
     quotas, sync = nodes[0]
-    told = []
-    sync.on_standing(told.append)
+    standings = []
+    sync.on_standing(standings.append)
     sync.hear([QuotaSpending("ann", 3.0, 0.0, 10, date=0)])
     sync.hear([QuotaSpending("ann", 4.0, 0.0, 20, date=0)])
     await sync.round()
     assert not passes(quotas)
-    [[standing]] = told
+    [[standing]] = standings
     assert (standing.name, standing.requests, standing.day) == ("ann", pytest.approx(7.0), 30)
 
 

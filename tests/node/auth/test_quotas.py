@@ -43,8 +43,8 @@ def by(name="ann", **limits):
     return Principal(ApiKey(name=name, hash=hash_of(name), **limits))
 
 
-def asked(body=b'{"model":"m"}', kind=Kind.CHAT, model="m", **said):
-    return Request("r", kind, model, body, "application/json", **said)
+def asked(body=b'{"model":"m"}', kind=Kind.CHAT, model="m", **fields):
+    return Request("r", kind, model, body, "application/json", **fields)
 
 
 def test_a_caller_without_limits_has_no_ticket(quotas):
@@ -61,10 +61,10 @@ def test_requests_are_spread_over_the_minute_and_the_refusal_says_when(quotas, n
         "x-ratelimit-remaining-requests": "0",
         "x-ratelimit-reset-requests": "2.000s",
     }
-    with pytest.raises(RateExceeded, match="60 requests a minute") as over:
+    with pytest.raises(RateExceeded, match="60 requests a minute") as refused:
         quotas.admit(ann, asked())
-    assert over.value.retry_after == pytest.approx(1.0)
-    assert over.value.headers == ticket.headers()
+    assert refused.value.retry_after == pytest.approx(1.0)
+    assert refused.value.headers == ticket.headers()
     now.now = 1.0
     assert quotas.admit(ann, asked()) is not None
 
@@ -161,9 +161,9 @@ def test_an_estimate_is_the_size_of_the_request_plus_the_longest_answer(body, ki
 def test_the_tokens_of_a_day_are_renewed_at_midnight(quotas, wall):
     ann = by(tokens_per_day=100)
     quotas.admit(ann, asked()).settle(100)
-    with pytest.raises(DaySpent, match="100 tokens a day") as over:
+    with pytest.raises(DaySpent, match="100 tokens a day") as refused:
         quotas.admit(ann, asked())
-    assert over.value.retry_after == DAY
+    assert refused.value.retry_after == DAY
     wall.now += DAY
     assert quotas.admit(ann, asked()) is not None
 
@@ -182,11 +182,11 @@ def test_a_request_across_midnight_costs_the_next_day_its_own_tokens(quotas, wal
 
 def test_spending_is_told_once_and_again_if_it_could_not_be_told(quotas):
     quotas.admit(by(rpm=60, tokens_per_day=1_000), asked()).settle(40)
-    [told] = quotas.spent()
-    assert told == QuotaSpending("ann", 1.0, 0.0, 40, date=100)
+    [spending] = quotas.spent()
+    assert spending == QuotaSpending("ann", 1.0, 0.0, 40, date=100)
     assert [*quotas.spent()] == [QuotaSpending("ann", 0.0, 0.0, 0.0, date=100)]
-    quotas.give_back(told)
-    assert [*quotas.spent()] == [told]
+    quotas.give_back(spending)
+    assert [*quotas.spent()] == [spending]
 
 
 def test_spending_at_other_nodes_counts_here(quotas):
@@ -194,9 +194,9 @@ def test_spending_at_other_nodes_counts_here(quotas):
     quotas.admit(ann, asked()).settle(0)
     [*_] = quotas.spent()
     quotas.learn(QuotaStanding("ann", 10.0, 0.0, 0.0, date=100))
-    with pytest.raises(RateExceeded) as over:
+    with pytest.raises(RateExceeded) as refused:
         quotas.admit(ann, asked())
-    assert over.value.retry_after == pytest.approx(9.0)
+    assert refused.value.retry_after == pytest.approx(9.0)
     quotas.learn(QuotaStanding("ann", 0.0, 0.0, 1_000, date=100))
     with pytest.raises(DaySpent):
         quotas.admit(ann, asked())
@@ -228,9 +228,9 @@ def test_a_key_that_is_far_ahead_of_its_limit_is_not_forgotten_while_quiet(quota
 def test_a_model_has_limits_of_its_own_within_those_of_its_key(quotas):
     ann = by(rpm=90, model_limits=(ModelLimit(model="big*", rpm=24),))
     ticket = quotas.admit(ann, asked(model="big-1"))
-    with pytest.raises(RateExceeded, match=r"for big\* this key allows 24 requests") as over:
+    with pytest.raises(RateExceeded, match=r"for big\* this key allows 24 requests") as refused:
         quotas.admit(ann, asked(model="big-2"))
-    assert over.value.headers["x-ratelimit-limit-requests"] == "24"
+    assert refused.value.headers["x-ratelimit-limit-requests"] == "24"
     # The refused request cost the key nothing: three may come at once.
     for _ in range(2):
         quotas.admit(ann, asked(model="small"))
@@ -240,9 +240,9 @@ def test_a_model_has_limits_of_its_own_within_those_of_its_key(quotas):
 
 
 def test_a_request_with_a_passed_on_grant_counts_for_the_original_grant_too(quotas):
-    given = ApiKey(name="g", hash=hash_of("g"), rpm=60)
+    original = ApiKey(name="g", hash=hash_of("g"), rpm=60)
     passed_on = [
-        Principal(ApiKey(name=f"g.{n}", hash=hash_of(f"g.{n}"), rpm=600, within=given))
+        Principal(ApiKey(name=f"g.{n}", hash=hash_of(f"g.{n}"), rpm=600, within=original))
         for n in range(3)
     ]
     tickets = [quotas.admit(one, asked()) for one in passed_on[:2]]
@@ -256,20 +256,20 @@ def test_a_request_with_a_passed_on_grant_counts_for_the_original_grant_too(quot
 def test_the_headers_tell_the_scarcest_limit_of_each_kind(quotas):
     limits = (ModelLimit(model="big", rpm=600, tpm=500), ModelLimit(model="b*", tpm=100_000))
     ticket = quotas.admit(by(rpm=60, tpm=10_000, model_limits=limits), asked(model="big"))
-    told = ticket.headers()
-    assert told["x-ratelimit-limit-requests"] == "60"
-    assert told["x-ratelimit-remaining-requests"] == "1"
-    assert told["x-ratelimit-limit-tokens"] == "500"
-    assert told["x-ratelimit-remaining-tokens"] == str(500 - estimated(asked()))
+    headers = ticket.headers()
+    assert headers["x-ratelimit-limit-requests"] == "60"
+    assert headers["x-ratelimit-remaining-requests"] == "1"
+    assert headers["x-ratelimit-limit-tokens"] == "500"
+    assert headers["x-ratelimit-remaining-tokens"] == str(500 - estimated(asked()))
 
 
 def test_a_caller_over_several_limits_waits_for_the_longest(quotas):
     ann = by(rpm=60, model_limits=(ModelLimit(model="m", rpm=1),))
     quotas.admit(ann, asked())
     quotas.admit(ann, asked(model="n"))
-    with pytest.raises(RateExceeded, match="for m") as over:
+    with pytest.raises(RateExceeded, match="for m") as refused:
         quotas.admit(ann, asked())
-    assert over.value.retry_after == pytest.approx(60.0)
+    assert refused.value.retry_after == pytest.approx(60.0)
 
 
 def test_tokens_and_concurrent_requests_of_a_model_are_settled_too(quotas):
@@ -316,7 +316,7 @@ def test_a_limit_of_other_models_does_not_count(quotas, pattern, said):
 
 def test_what_is_spent_on_a_model_is_told_to_other_nodes_separately(quotas):
     quotas.admit(by(rpm=60, model_limits=(ModelLimit(model="m*", rpm=60),)), asked())
-    assert {told.name for told in quotas.spent()} == {"ann", "ann m*"}
+    assert {spending.name for spending in quotas.spent()} == {"ann", "ann m*"}
     quotas.learn(QuotaStanding("ann m*", 50.0, 0.0, 0.0, date=100))
     with pytest.raises(RateExceeded, match=r"for m\*"):
         quotas.admit(by(model_limits=(ModelLimit(model="m*", rpm=60),)), asked())
@@ -331,10 +331,10 @@ def test_without_a_key_an_address_has_limits(open_, now):
     one, other = Principal(address="192.0.2.7"), Principal(address="192.0.2.8")
     ticket = open_.admit(one, asked())
     open_.admit(one, asked())
-    with pytest.raises(RateExceeded, match="without a key, one address may have 60") as over:
+    with pytest.raises(RateExceeded, match="without a key, one address may have 60") as refused:
         open_.admit(one, asked())
-    assert over.value.retry_after == pytest.approx(1.0)
-    assert "192.0.2.7" not in str(over.value)
+    assert refused.value.retry_after == pytest.approx(1.0)
+    assert "192.0.2.7" not in str(refused.value)
     assert open_.admit(other, asked()) is not None
     assert ticket.headers()["x-ratelimit-remaining-requests"] == "0"
     now.now = 60.0
@@ -363,8 +363,8 @@ def test_beyond_the_most_addresses_the_one_that_asked_longest_ago_begins_anew(op
 
     spend("first")
     spend("second")
-    for at in range(MAX_ADDRESSES - 2):
-        open_.admit(Principal(address=str(at)), asked())
+    for index in range(MAX_ADDRESSES - 2):
+        open_.admit(Principal(address=str(index)), asked())
     with pytest.raises(RateExceeded):
         open_.admit(Principal(address="first"), asked())
     open_.admit(Principal(address="one more"), asked())

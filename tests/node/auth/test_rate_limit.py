@@ -28,7 +28,7 @@ def passed(gcra, rate, times, cost=1):
 
 
 def most_in_a_minute(times):
-    return max(sum(1 for t in times if at <= t < at + 60) for at in times)
+    return max(sum(1 for t in times if start <= t < start + 60) for start in times)
 
 
 def test_a_few_may_come_at_once_and_the_others_evenly_spread():
@@ -56,8 +56,8 @@ def test_no_minute_has_more_requests_than_the_limit_and_the_burst(limit, times, 
 
 
 def test_a_burst_is_at_least_one_request():
-    one = requests_a_minute(1)
-    assert passed(Gcra(), one, [0.0, 30.0, 59.9, 60.0]) == [0.0, 60.0]
+    limit = requests_a_minute(1)
+    assert passed(Gcra(), limit, [0.0, 30.0, 59.9, 60.0]) == [0.0, 60.0]
 
 
 def test_one_request_may_take_all_tokens_of_a_minute_and_more_when_nothing_was_taken():
@@ -110,10 +110,10 @@ def test_spending_that_is_not_told_yet_adds_to_the_learned_standing():
 
 def test_a_days_tokens_are_spent_until_midnight():
     budget = DayBudget()
-    at = 10 * DAY + 3_600
-    assert budget.wait(at, 100) == 0
-    budget.spend(at, 100)
-    assert budget.wait(at, 100) == DAY - 3_600
+    now = 10 * DAY + 3_600
+    assert budget.wait(now, 100) == 0
+    budget.spend(now, 100)
+    assert budget.wait(now, 100) == DAY - 3_600
     assert budget.wait(11 * DAY, 100) == 0
 
 

@@ -236,16 +236,16 @@ async def test_a_changed_a_missing_and_a_foreign_page_are_named(here, there, clo
     pages = [*await here.chain(THERE)]
     row = replace(pages[1].rows[0], completion=40)
     changed = pages[1].model_copy(update={"rows": (row,)})
-    own = {"node": HERE.peer, "peer": THERE.peer}
-    assert faults(pages, **own) == []
-    assert faults([pages[0], changed, *pages[2:]], **own) == ["page 2 was changed"]
+    parties = {"node": HERE.peer, "peer": THERE.peer}
+    assert faults(pages, **parties) == []
+    assert faults([pages[0], changed, *pages[2:]], **parties) == ["page 2 was changed"]
     resealed = changed.model_copy(update={"hash": changed.digest()})
-    assert faults([pages[0], resealed, *pages[2:]], **own) == [
+    assert faults([pages[0], resealed, *pages[2:]], **parties) == [
         "page 2 is not signed by its node",
         "page 3 does not follow the previous one",
     ]
-    assert faults([pages[0], *pages[2:]], **own) == ["1 pages before 3 are missing"]
-    assert faults(await there.chain(HERE), **own)[0] == "page 1 is of other nodes"
+    assert faults([pages[0], *pages[2:]], **parties) == ["1 pages before 3 are missing"]
+    assert faults(await there.chain(HERE), **parties)[0] == "page 1 is of other nodes"
 
 
 async def test_two_nodes_agree_to_the_token(here, there):
@@ -255,9 +255,9 @@ async def test_two_nodes_agree_to_the_token(here, there):
     # The serving node was not told the tokens of this answer.
     here.add(Side.SERVED, THERE, "image", None)
     there.add(Side.ASKED, HERE, "image", Usage(0, 9))
-    found = compare(await here.chain(THERE), await there.chain(HERE))
-    assert (found.answers, found.tokens) == (6, 10 + 10)
-    assert (found.differ, found.only_here, found.only_there) == ((), (), ())
+    comparison = compare(await here.chain(THERE), await there.chain(HERE))
+    assert (comparison.answers, comparison.tokens) == (6, 10 + 10)
+    assert (comparison.differ, comparison.only_here, comparison.only_there) == ((), (), ())
 
 
 async def test_a_difference_is_named_with_its_request(here, there):
@@ -269,9 +269,11 @@ async def test_a_difference_is_named_with_its_request(here, there):
     there.add(Side.SERVED, HERE, "twice", Usage(5, 10))
     here.add(Side.ASKED, THERE, "lost there")
     there.add(Side.ASKED, HERE, "lost here")
-    found = compare(await here.chain(THERE), await there.chain(HERE))
-    assert [(one.request, one.here, one.there) for one in found.differ] == [
+    comparison = compare(await here.chain(THERE), await there.chain(HERE))
+    assert [
+        (difference.request, difference.here, difference.there) for difference in comparison.differ
+    ] == [
         ("dear", (5, 10), (5, 100)),
         ("twice", (10, 20), (5, 10)),
     ]
-    assert (found.only_here, found.only_there) == (("lost there",), ("lost here",))
+    assert (comparison.only_here, comparison.only_there) == (("lost there",), ("lost here",))

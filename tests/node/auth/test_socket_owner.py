@@ -81,8 +81,8 @@ def test_the_kernel_tells_the_callers_user_while_the_caller_holds_its_socket(lis
             socket.create_server((listens, 0), family=family, dualstack_ipv6=listens == "::")
         )
         caller = closing.enter_context(socket.create_connection((calls, listener.getsockname()[1])))
-        taken = closing.enter_context(listener.accept()[0])
-        here, there = end(taken.getpeername()), end(taken.getsockname())
+        connection = closing.enter_context(listener.accept()[0])
+        here, there = end(connection.getpeername()), end(connection.getsockname())
         table = KernelTable()
         assert table.owner(here, there) == os.geteuid()
         assert table.owner(there, Endpoint(there.address, 1)) is None

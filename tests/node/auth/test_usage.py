@@ -36,9 +36,9 @@ def store():
     return FailingStore()
 
 
-def row(key="ann", model="m", node="n1", day=TODAY, **said):
-    said = {"requests": 1, "prompt_tokens": 10, "completion_tokens": 5, "seconds": 0.1, **said}
-    return UsageRow(day, key, model, node, **said)
+def row(key="ann", model="m", node="n1", day=TODAY, **fields):
+    fields = {"requests": 1, "prompt_tokens": 10, "completion_tokens": 5, "seconds": 0.1, **fields}
+    return UsageRow(day, key, model, node, **fields)
 
 
 def made(store, clock, node="n1", days=35):
@@ -76,10 +76,10 @@ def test_a_request_counts_for_the_day_on_which_it_ended(clock):
 
 def test_tokens_and_seconds_of_requests_are_summed(clock):
     book = UsageBook(clock)
-    told, guessed = Usage(7, 5, cached=3), Usage(0, 2, estimated=True)
+    reported, guessed = Usage(7, 5, cached=3), Usage(0, 2, estimated=True)
     for _ in range(2):
-        for one in (ended(used=told), ended(used=guessed), ended(status=499)):
-            book.count(one)
+        for account in (ended(used=reported), ended(used=guessed), ended(status=499)):
+            book.count(account)
     assert book.take() == (
         UsageRow(TODAY, "ann", "m", "n1", 6, 2, 14, 14, 6, 4, seconds=3.0, first_seconds=1.5),
     )
@@ -96,8 +96,8 @@ async def test_requests_are_summed_by_day_key_model_and_node(store, clock):
     book, log = made(store, clock)
     for one in (row(), row(failed=1), row(model="x"), row(key="bob")):
         book.add(one)
-    found = await log.rows(TODAY, TODAY)
-    assert [(r.key, r.model, r.requests, r.failed, r.prompt_tokens, r.seconds) for r in found] == [
+    rows = await log.rows(TODAY, TODAY)
+    assert [(r.key, r.model, r.requests, r.failed, r.prompt_tokens, r.seconds) for r in rows] == [
         ("ann", "m", 2, 1, 20, 0.2),
         ("ann", "x", 1, 0, 10, 0.1),
         ("bob", "m", 1, 0, 10, 0.1),
@@ -111,8 +111,8 @@ async def test_each_node_of_a_site_sees_what_all_nodes_have_counted(store, clock
     two.add(row())
     await first.write()
     for log in (second, first):
-        [found] = await log.rows(TODAY, TODAY)
-        assert found.requests == 2
+        [total] = await log.rows(TODAY, TODAY)
+        assert total.requests == 2
 
 
 async def test_counts_survive_a_restart_and_go_on(store, clock):
@@ -122,8 +122,8 @@ async def test_counts_survive_a_restart_and_go_on(store, clock):
     book, log = made(store, clock)
     await log.restore()
     book.add(row())
-    [found] = await log.rows(TODAY, TODAY)
-    assert found.requests == 2
+    [total] = await log.rows(TODAY, TODAY)
+    assert total.requests == 2
 
 
 async def test_nothing_is_written_where_nothing_was_counted(store, clock):
@@ -142,8 +142,8 @@ async def test_usage_that_cannot_be_written_is_written_later(store, clock):
         await log.write()
     book.add(row())
     store.broken = False
-    [found] = await log.rows(TODAY, TODAY)
-    assert found.requests == 2
+    [total] = await log.rows(TODAY, TODAY)
+    assert total.requests == 2
 
 
 async def test_usage_that_is_lost_at_the_end_is_logged(store, clock, caplog):
@@ -182,21 +182,21 @@ async def test_more_rows_than_there_is_room_for_are_summed_up(store, clock, monk
     monkeypatch.setattr(module, "MAX_ROWS", 2)
     monkeypatch.setattr(module, "PARTS", 1)
     book, log = made(store, clock)
-    for at in range(50):
-        book.add(row(key=f"k{at}", model=f"m{at}"))
-    found = await log.rows(TODAY, TODAY)
-    assert sum(r.requests for r in found) == 50
-    assert len(found) == 4
-    assert {(r.key, r.model) for r in found} >= {("k0", "m0"), ("k1", "m1"), (NOBODY, NOBODY)}
+    for index in range(50):
+        book.add(row(key=f"k{index}", model=f"m{index}"))
+    rows = await log.rows(TODAY, TODAY)
+    assert sum(r.requests for r in rows) == 50
+    assert len(rows) == 4
+    assert {(r.key, r.model) for r in rows} >= {("k0", "m0"), ("k1", "m1"), (NOBODY, NOBODY)}
 
 
 async def test_a_long_name_is_cut_and_a_whole_part_fits_into_the_store(store, clock):
     book, log = made(store, clock)
-    for at in range(3 * module.PARTS * module.MAX_ROWS):
-        book.add(row(key=f"{at}".rjust(64, "k"), model="模" * 300, node="n" * 52))
+    for index in range(3 * module.PARTS * module.MAX_ROWS):
+        book.add(row(key=f"{index}".rjust(64, "k"), model="模" * 300, node="n" * 52))
     await log.write()
-    held = await store.read(Space.USAGE)
-    assert all(len(value) < 512 * 1024 for value in held.values())
+    stored = await store.read(Space.USAGE)
+    assert all(len(value) < 512 * 1024 for value in stored.values())
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'[{"day":"x"}]', b"\xff"])

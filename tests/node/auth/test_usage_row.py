@@ -16,7 +16,7 @@ def row(model, read=1_000_000, written=500_000):
     [("llama-70b", 5.0), ("llama-8b", 0.5), ("p/llama-8b", 0.5), ("lab/qwen", 0.75), ("qwen", 0.0)],
 )
 def test_a_row_costs_what_its_model_costs(model, cost):
-    assert [one.cost for one in with_costs([row(model)], PRICES)] == [cost]
+    assert [priced.cost for priced in with_costs([row(model)], PRICES)] == [cost]
 
 
 def test_sums_of_several_models_add_what_each_cost():

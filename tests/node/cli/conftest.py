@@ -42,9 +42,9 @@ def modelvine(
     monkeypatch.setenv("MODELVINE_DATA_DIR", str(data_dir))
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
 
-    def run(*words: str) -> Ended:
+    def run(*arguments: str) -> Ended:
         try:
-            code = main(words)
+            code = main(arguments)
         except SystemExit as end:  # argparse ends so after --help and wrong usage
             code = int(end.code or 0)
         out, err = capsys.readouterr()
@@ -62,7 +62,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., StandIn]]:
     running: list[StandIn] = []
 
     def start(**answers: Said) -> StandIn:
-        server = StandIn({path.replace("_", " ", 1): said for path, said in answers.items()})
+        server = StandIn({path.replace("_", " ", 1): answer for path, answer in answers.items()})
         running.append(server.__enter__())
         monkeypatch.setenv("MODELVINE_NODE", server.url)
         return server

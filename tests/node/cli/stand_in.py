@@ -73,33 +73,35 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
     def _answer(self, body: object) -> None:
-        asked = Heard(
+        request = Heard(
             self.command, self.path, body, self.headers.get("Authorization", ""), dict(self.headers)
         )
-        self.server.heard.append(asked)
+        self.server.heard.append(request)
         missing = Said({"code": 1001, "message": "no such path"}, status=404)
-        said = self.server.answers.get(f"{self.command} {self.path.partition('?')[0]}", missing)
+        answer = self.server.answers.get(f"{self.command} {self.path.partition('?')[0]}", missing)
         self.close_connection = True
-        self.send_response(said.status)
-        for name, value in said.headers.items():
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
             self.send_header(name, value)
-        if said.events:
-            self._stream(said)
+        if answer.events:
+            self._stream(answer)
             return
-        content = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
+        content = (
+            answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        )
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
-    def _stream(self, said: Said) -> None:
+    def _stream(self, answer: Said) -> None:
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for event in said.events:
+        for event in answer.events:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
-        if said.hold is not None:
-            said.hold.wait(timeout=30)
+        if answer.hold is not None:
+            answer.hold.wait(timeout=30)
             return
-        if not said.cut:
+        if not answer.cut:
             self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, *_: object) -> None:

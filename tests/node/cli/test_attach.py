@@ -63,8 +63,8 @@ def test_all_models_are_registered_and_withdrawn_at_the_end(
     thread.join()
     assert ended.code == 0
     assert signal.getsignal(number) is before
-    looked, one, two, *left = [heard.body for heard in server.heard]
-    assert looked == {"api": "127.0.0.1:11434", "dialect": "", "headers": {"x-key": "secret-1"}}
+    probe, one, two, *left = [request.body for request in server.heard]
+    assert probe == {"api": "127.0.0.1:11434", "dialect": "", "headers": {"x-key": "secret-1"}}
     common = {
         "project": "home",
         "cid": "11434",
@@ -117,8 +117,8 @@ def test_models_are_withdrawn_when_the_reader_of_the_output_is_gone(
     node: Start, data_dir: Path, lines: int
 ) -> None:
     server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
-    words = ("127.0.0.1:11434", "--every", "0.05", "--data-dir", str(data_dir))
-    command = [sys.executable, "-m", "node", "attach", *words]
+    arguments = ("127.0.0.1:11434", "--every", "0.05", "--data-dir", str(data_dir))
+    command = [sys.executable, "-m", "node", "attach", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         for _ in range(lines):
@@ -143,7 +143,7 @@ def test_a_model_that_was_withdrawn_before_is_reported_as_such(
 
 
 def asked(server: StandIn, path: str) -> list[str]:
-    return [heard.body["model"] for heard in server.heard if heard.path.endswith(path)]
+    return [request.body["model"] for request in server.heard if request.path.endswith(path)]
 
 
 def test_models_are_withdrawn_when_their_worker_is_gone_and_registered_when_it_is_back(
@@ -233,7 +233,9 @@ def test_tries_with_the_same_result_are_told_together_and_only_once(
 def test_the_tries_are_told_while_attach_waits_and_again_once_the_worker_is_found(
     modelvine: Modelvine, node: Start
 ) -> None:
-    silent = [{**one, "came": "no answer within 1 s", "recognised": False} for one in (NO, YES)]
+    silent = [
+        {**attempt, "came": "no answer within 1 s", "recognised": False} for attempt in (NO, YES)
+    ]
     loading = Said({"code": 0, "tries": [silent[0], silent[1] | {"waits": True}], "found": None})
     path = RECOGNISE.replace("_", " ", 1)
     server = node(**{RECOGNISE: loading, REGISTER: LEARNED, UNREGISTER: OK})
@@ -298,7 +300,7 @@ def test_a_refused_registration_is_reported_and_leaves_nothing_behind(
     ended = modelvine("attach", "127.0.0.1:1")
     assert ended.code == 1
     assert "too many models" in ended.err
-    assert [heard.path for heard in server.heard] == [
+    assert [request.path for request in server.heard] == [
         "/api/v1/recognise",
         "/api/v0/ai/model/register",
     ]
@@ -324,8 +326,8 @@ def test_a_list_that_names_project_url_and_type_is_registered_as_it_says(
         {"name": "Llama3-8B", "type": 0, "api": "http://127.0.0.1:9/v1/chat/completions", "project": "DecentralGPT"},
         {"name": "own", "api": "http://127.0.0.1:9/custom/chat", "project": "DecentralGPT"},
     ]  # fmt: skip
-    seen = Said({"code": 0, "tries": [YES], "found": FOUND | {"models": models}})
-    server = node(**{RECOGNISE: seen, REGISTER: LEARNED, UNREGISTER: OK})
+    recognised = Said({"code": 0, "tries": [YES], "found": FOUND | {"models": models}})
+    server = node(**{RECOGNISE: recognised, REGISTER: LEARNED, UNREGISTER: OK})
     thread = ended_by(signal.SIGINT, server, after=3)
     ended = modelvine(
         "attach", "127.0.0.1:9", *(("--project", project) if project else ()), "--cid", "", "--type", "image"
@@ -333,7 +335,7 @@ def test_a_list_that_names_project_url_and_type_is_registered_as_it_says(
     thread.join()
     assert ended.code == 0
     expected = project or "DecentralGPT"
-    _, one, two, *left = [heard.body for heard in server.heard]
+    _, one, two, *left = [request.body for request in server.heard]
     common = {"project": expected, "cid": "", "dialect": "openai_http"}
     assert one == {**common, "model": "Llama3-8B", "type": 0, "api": models[0]["api"]}
     assert two == {**common, "model": "own", "type": 1, "api": models[1]["api"]}

@@ -18,8 +18,8 @@ from registry.records import SERVICE_TYPES
 
 
 def found(*models: str | Mapping[str, Any]) -> dict[str, Any]:
-    told = [{"name": one} if isinstance(one, str) else one for one in models]
-    return {"dialect": "openai_http", "api": "http://w", "models": told}
+    offered = [{"name": model} if isinstance(model, str) else model for model in models]
+    return {"dialect": "openai_http", "api": "http://w", "models": offered}
 
 
 def take(attached: Registered, step: PlanStep) -> tuple[list[str], list[str]]:
@@ -61,8 +61,8 @@ def test_a_worker_that_misses_one_look_is_not_gone() -> None:
 def test_models_are_withdrawn_when_their_worker_is_gone_and_registered_when_it_is_back() -> None:
     attached = Registered()
     take(attached, attached.seen(found("a")))
-    gone = [attached.seen(None) for _ in range(GONE_AFTER)][-1]
-    assert (gone.gone, take(attached, gone)) == (True, ([], ["a"]))
+    step = [attached.seen(None) for _ in range(GONE_AFTER)][-1]
+    assert (step.gone, take(attached, step)) == (True, ([], ["a"]))
     assert attached.seen(None) == PlanStep()
     back = attached.seen(found("a"))
     assert (back.back, take(attached, back)) == (True, (["a"], []))
@@ -83,23 +83,23 @@ def test_a_name_has_one_registration_for_each_type() -> None:
 def test_a_service_is_gone_only_after_several_missed_looks_in_a_row() -> None:
     attached = Registered()
     both = found({"name": "services", "type": 9}, {"name": "services", "type": 13})
-    one = found({"name": "services", "type": 9})
+    service = found({"name": "services", "type": 9})
     take(attached, attached.seen(both))
     for _ in range(2):
-        steps = [attached.seen(one) for _ in range(GONE_AFTER - 1)]
+        steps = [attached.seen(service) for _ in range(GONE_AFTER - 1)]
         assert [*steps, attached.seen(both)] == [PlanStep()] * GONE_AFTER
-    step = [attached.seen(one) for _ in range(GONE_AFTER)][-1]
+    step = [attached.seen(service) for _ in range(GONE_AFTER)][-1]
     assert take(attached, step) == (["services"], ["services"])
     assert step.register[0]["said"] == {"type": 9}
 
 
 def test_a_list_may_give_the_url_and_the_project_of_each_model() -> None:
-    told = {"name": "a", "api": "http://w/draw", "project": "team"}
-    (one, two) = rows_of(found(told, "b"), [])
+    model = {"name": "a", "api": "http://w/draw", "project": "team"}
+    (one, two) = rows_of(found(model, "b"), [])
     assert (one["api"], one["project"], one["said"]) == ("http://w/draw", "team", {})
     assert (two["api"], "project" in two) == ("http://w", False)
     attached = Registered()
-    take(attached, attached.seen(found(told, "b")))
+    take(attached, attached.seen(found(model, "b")))
     assert [attached.project(name) for name in ("a", "b", "c")] == ["team", "", ""]
 
 

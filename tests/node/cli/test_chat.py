@@ -40,9 +40,9 @@ def test_the_answer_goes_to_standard_output_and_the_node_behind_it_to_standard_e
     )
     assert (ended.code, ended.out) == (0, "Hello, you\n")
     assert ended.err.startswith(f"[{PEER}, direct; first token 0.")
-    asked = server.heard[0]
-    assert asked.headers["x-modelvine-project"] == "demo"
-    assert asked.body == {
+    request = server.heard[0]
+    assert request.headers["x-modelvine-project"] == "demo"
+    assert request.body == {
         "model": "tiny",
         "messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}],
         "stream": True,
@@ -52,9 +52,9 @@ def test_the_answer_goes_to_standard_output_and_the_node_behind_it_to_standard_e
 
 def test_an_answer_with_json_is_one_object(modelvine: Modelvine, node: Start) -> None:
     node(**{CHAT: streamed(delta("Hello"), DONE)})
-    found = json.loads(modelvine("chat", "tiny", "Hi", "--json").out)
-    assert (found["answer"], found["node"], found["route"]) == ("Hello", PEER, "direct")
-    assert 0 < found["first_token_seconds"] <= found["total_seconds"]
+    payload = json.loads(modelvine("chat", "tiny", "Hi", "--json").out)
+    assert (payload["answer"], payload["node"], payload["route"]) == ("Hello", PEER, "direct")
+    assert 0 < payload["first_token_seconds"] <= payload["total_seconds"]
 
 
 def test_the_prompt_is_read_from_standard_input_when_none_is_given(
@@ -100,8 +100,8 @@ def test_an_answer_that_does_not_end_well_fails(
 def test_an_unknown_model_is_reported_with_the_nearest_names(
     modelvine: Modelvine, node: Start
 ) -> None:
-    said = {"code": 1017, "message": "no node serves the model 'tini'; did you mean tiny?"}
-    node(**{CHAT: Said(said, status=404)})
+    payload = {"code": 1017, "message": "no node serves the model 'tini'; did you mean tiny?"}
+    node(**{CHAT: Said(payload, status=404)})
     ended = modelvine("chat", "tini", "Hi")
     assert (ended.code, "did you mean tiny?" in ended.err) == (1, True)
 
@@ -140,9 +140,11 @@ def test_a_prompt_and_standard_input_are_sent_together(
     assert server.heard[0].body["messages"][0]["content"] == "Summarise\n\na\nb\n"
 
 
-def piped(node: str, home: Path, *words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+def piped(
+    node: str, home: Path, *arguments: str, **streams: Any
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "node", "chat", "tiny", *words],
+        [sys.executable, "-m", "node", "chat", "tiny", *arguments],
         env={**os.environ, "MODELVINE_NODE": node, "PYTHONPATH": str(ROOT), "HOME": str(home)},
         cwd=home,
         capture_output=True,
@@ -162,7 +164,7 @@ def test_binary_data_on_standard_input_is_refused(node: Start, tmp_path: Path) -
 
 def test_a_prompt_is_sent_where_standard_input_is_closed(node: Start, tmp_path: Path) -> None:
     server = node(**{CHAT: streamed(delta("Yes"), DONE)})
-    words = [
+    command = [
         "bash",
         "-c",
         'exec "$@" <&-',
@@ -176,7 +178,7 @@ def test_a_prompt_is_sent_where_standard_input_is_closed(node: Start, tmp_path: 
     ]
     environment = {**os.environ, "MODELVINE_NODE": server.url, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
-        words, env=environment, cwd=tmp_path, capture_output=True, timeout=30, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, timeout=30, check=False
     )
     assert (ended.returncode, ended.stdout) == (0, b"Yes\n"), ended.stderr
 
@@ -257,7 +259,7 @@ WITHOUT_READLINE = "import sys; sys.modules['readline'] = None; from node.cli im
 class Terminal:
     """A command at a real pseudo-terminal that is its own, so that Ctrl-C is a key."""
 
-    def __init__(self, *words: str, node: str, home: Path, readline: bool = True) -> None:
+    def __init__(self, *arguments: str, node: str, home: Path, readline: bool = True) -> None:
         self._master, slave = pty.openpty()
         environment = {
             "PATH": os.environ["PATH"],
@@ -268,7 +270,7 @@ class Terminal:
         }
         command = ["-m", "node"] if readline else ["-c", WITHOUT_READLINE]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ON_TERMINAL, *command, *words],
+            [sys.executable, "-c", ON_TERMINAL, *command, *arguments],
             stdin=slave, stdout=slave, stderr=slave, cwd=home, env=environment, start_new_session=True,
         )  # fmt: skip
         os.close(slave)
@@ -320,8 +322,8 @@ def test_a_conversation_at_a_terminal_remembers_its_turns(node: Start, tmp_path:
         terminal.until("> ")
         terminal.type("\x04")
         assert terminal.ended() == 0
-    said = [turn["content"] for turn in server.heard[1].body["messages"]]
-    assert said == ["one", "Aye\x1b[2J", "two"]
+    contents = [message["content"] for message in server.heard[1].body["messages"]]
+    assert contents == ["one", "Aye\x1b[2J", "two"]
 
 
 def test_arrow_keys_edit_the_line_and_recall_earlier_ones(node: Start, tmp_path: Path) -> None:
@@ -335,8 +337,8 @@ def test_arrow_keys_edit_the_line_and_recall_earlier_ones(node: Start, tmp_path:
             terminal.until("> ")
         terminal.type("\x04")
         assert terminal.ended() == 0
-    asked = [heard.body["messages"][-1]["content"] for heard in server.heard]
-    assert asked == ["hello", "hello again"]
+    prompts = [request.body["messages"][-1]["content"] for request in server.heard]
+    assert prompts == ["hello", "hello again"]
     # Typed lines are not written to any file.
     assert list(tmp_path.rglob("*")) == []
 
@@ -373,8 +375,8 @@ def test_ctrl_c_clears_the_line_and_pressed_twice_ends_the_conversation(
         terminal.interrupt()
         assert terminal.ended() == 130
         assert "Traceback" not in terminal.shown
-    (heard,) = server.heard
-    assert heard.body["messages"][-1]["content"] == "sense"
+    (request,) = server.heard
+    assert request.body["messages"][-1]["content"] == "sense"
 
 
 def test_commands_of_a_conversation_change_what_is_asked(node: Start, tmp_path: Path) -> None:
@@ -382,7 +384,7 @@ def test_commands_of_a_conversation_change_what_is_asked(node: Start, tmp_path: 
     (tmp_path / "cat.png").write_bytes(PNG)
     with Terminal("chat", "tiny", "--seed", "7", node=server.url, home=tmp_path) as terminal:
         terminal.until("> ")
-        for line, shown in (
+        for line, output in (
             ("/help", "/save"),
             ("/set temperature 0.5", "temperature = 0.5"),
             ('/set stop ["x"]', 'stop = ["x"]'),
@@ -401,12 +403,12 @@ def test_commands_of_a_conversation_change_what_is_asked(node: Start, tmp_path: 
             ("/save talk2.json", "saved talk2.json"),
         ):
             terminal.type(f"{line}\n")
-            terminal.until(shown)
+            terminal.until(output)
             terminal.until("> ")
         terminal.type("/exit\n")
         assert terminal.ended() == 0
     assert (tmp_path / "cat.png").read_bytes() == PNG
-    one, two = (heard.body for heard in server.heard)
+    one, two = (request.body for request in server.heard)
     assert (one["temperature"], one["stop"], "seed" in one) == (0.5, ["x"], False)
     assert one["messages"][0] == {"role": "system", "content": "Be brief"}
     assert [part["type"] for part in one["messages"][1]["content"]] == ["text", "image_url"]

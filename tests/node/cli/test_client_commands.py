@@ -38,9 +38,9 @@ KNOWN = {"context": 4096, "input_modalities": ["text", "image"]}
 
 
 def service(
-    project: str, model: str, kind: int = 0, cid: str = "", **known: object
+    project: str, model: str, kind: int = 0, cid: str = "", **fields: object
 ) -> dict[str, object]:
-    return {"project": project, "model": model, "type": kind, "cid": cid, "context": None, **known}
+    return {"project": project, "model": model, "type": kind, "cid": cid, "context": None, **fields}
 
 
 OWN = [
@@ -85,8 +85,8 @@ def test_register_shows_what_the_worker_reports_about_itself(
                "output_modalities": ["text", "audio"], "tools": True, "slots": 4}  # fmt: skip
     node(**{REGISTER: Said({"code": 0, "message": "ok", "learned": [learned]})})
     ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
-    said = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", "--json").out
-    assert json.loads(said)["learned"] == [learned]
+    output = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", "--json").out
+    assert json.loads(output)["learned"] == [learned]
     assert ended.out.splitlines()[1:] == [
         "the worker reports: llama.cpp b1; 4,096 tokens; takes text, image; gives audio; calls tools; 4 slots"
     ]
@@ -105,8 +105,8 @@ def test_a_model_name_that_the_worker_does_not_list_is_noted(
     modelvine: Modelvine, node: Start, models: list[str], own: str, noted: bool
 ) -> None:
     node(**{REGISTER: Said({"code": 0, "learned": [{"software": "Ollama", "models": models}]})})
-    words = ("--worker-model", own) if own else ()
-    ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", *words)
+    arguments = ("--worker-model", own) if own else ()
+    ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", *arguments)
     assert ended.code == 0
     assert ("but does not list 'tiny'; its models: a, b" in ended.out) is noted
 
@@ -156,10 +156,17 @@ def test_a_file_of_a_header_is_named_by_its_absolute_path(
     modelvine: Modelvine, node: Start, tmp_path: Path
 ) -> None:
     server = node(**{REGISTER: OK})
-    said = {"authorization": "Bearer @vllm.key", "x-a": "@b/c", "x-d": "Bearer @/e", "x-f": "g@h"}
-    words = [word for name, value in said.items() for word in ("--header", f"{name}: {value}")]
-    assert modelvine("register", "p", "m", "http://127.0.0.1:1", *words).code == 0
-    assert server.heard[0].body["headers"] == said | {
+    headers = {
+        "authorization": "Bearer @vllm.key",
+        "x-a": "@b/c",
+        "x-d": "Bearer @/e",
+        "x-f": "g@h",
+    }
+    arguments = [
+        argument for name, value in headers.items() for argument in ("--header", f"{name}: {value}")
+    ]
+    assert modelvine("register", "p", "m", "http://127.0.0.1:1", *arguments).code == 0
+    assert server.heard[0].body["headers"] == headers | {
         "authorization": f"Bearer @{tmp_path}/vllm.key",
         "x-a": f"@{tmp_path}/b/c",
     }
@@ -202,8 +209,8 @@ def test_register_refuses_impossible_types_and_capacities(
 
 
 def test_a_refusal_is_told_in_the_nodes_words(modelvine: Modelvine, node: Start) -> None:
-    said = {"code": 1001, "message": "the url and the node are not on the same machine"}
-    node(**{REGISTER: Said(said, status=400)})
+    payload = {"code": 1001, "message": "the url and the node are not on the same machine"}
+    node(**{REGISTER: Said(payload, status=400)})
     ended = modelvine("register", "demo", "tiny", "http://192.0.2.1:8080")
     assert ended.code == 1
     assert ended.out == ""
@@ -223,7 +230,7 @@ def test_unregister_takes_one_model_or_the_whole_project(modelvine: Modelvine, n
     ended = modelvine("unregister", "demo", "tiny", "--cid", "b")
     assert "unregistered demo/tiny, replica b, at the node" in ended.out
     assert "unregistered demo " in modelvine("unregister", "demo").out
-    assert [heard.body for heard in server.heard] == [
+    assert [request.body for request in server.heard] == [
         {"project": "demo", "model": "tiny", "cid": "b"},
         {"project": "demo"},
     ]
@@ -252,8 +259,8 @@ def test_models_counts_nodes_and_replicas(modelvine: Modelvine, node: Start) -> 
 
 def test_models_with_json_names_the_nodes(modelvine: Modelvine, node: Start) -> None:
     node(**{CATALOG: TWO_NODES})
-    found = json.loads(modelvine("models", "--json").out)
-    assert found[1] == {
+    payload = json.loads(modelvine("models", "--json").out)
+    assert payload[1] == {
         "project": "demo",
         "model": "tiny",
         "type": 0,
@@ -305,19 +312,19 @@ def a_load(**more: object) -> dict[str, object]:
 
 def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Start) -> None:
     busy = [a_load(), a_load(model="large", in_flight=1, queued=2, slots=None, rate=0.0)]
-    others = [
+    rows = [
         a_node(load=busy, name="gpu-7"),
         a_node(node=OTHER, connection="self", origin="", round_trip=0.0),
     ]
-    node(**{NODES: Said({"nodes": others})})
+    node(**{NODES: Said({"nodes": rows})})
     shown = modelvine("peers").out.splitlines()
-    heard, why = "420 ms ago 3.1 ms direct, record", "it said so"
+    last_heard, reason = "420 ms ago 3.1 ms direct, record", "it said so"
     since = "61.0 s"
     assert " ".join(shown[1].split()) == (
-        f"gpu-7 {PEER} alive {since} serving 2 4 in flight, 2 queued, ~41 tokens/s, 1.2 s ago {heard} {why}"
+        f"gpu-7 {PEER} alive {since} serving 2 4 in flight, 2 queued, ~41 tokens/s, 1.2 s ago {last_heard} {reason}"
     )
-    assert " ".join(shown[2].split()) == f"- {OTHER} alive {since} serving 2 - - - self {why}"
-    assert json.loads(modelvine("peers", "--json").out) == {"nodes": others}
+    assert " ".join(shown[2].split()) == f"- {OTHER} alive {since} serving 2 - - - self {reason}"
+    assert json.loads(modelvine("peers", "--json").out) == {"nodes": rows}
 
 
 def a_status(**ready: str) -> dict[str, object]:
@@ -443,9 +450,9 @@ def test_route_takes_a_message_or_a_request_from_a_file_and_a_session(
     assert server.heard[-1].body == {"model": "tiny", "messages": hi}
     (tmp_path / "said.json").write_text(json.dumps({"model": "x", "messages": hi, "tools": []}))
     (tmp_path / "list.json").write_text(json.dumps(hi))
-    where = ("--session", "s", "--project", "demo")
+    options = ("--session", "s", "--project", "demo")
     for name, more in (("said.json", {"tools": []}), ("list.json", {})):
-        assert not modelvine("route", "tiny", "--chat", str(tmp_path / name), *where).err
+        assert not modelvine("route", "tiny", "--chat", str(tmp_path / name), *options).err
         assert server.heard[-1].body == {"model": "tiny", "messages": hi, **more}
         assert server.heard[-1].headers["x-modelvine-session"] == "s"
         assert server.heard[-1].headers["x-modelvine-project"] == "demo"
@@ -525,8 +532,8 @@ def test_a_node_is_named_by_a_name_or_the_beginning_of_its_id(
     # `route` and `chat` leave it to the node to find the one that is named.
     modelvine("route", "tiny", "--node", called)
     assert server.heard[-1].path == f"/api/v1/route?model=tiny&node={called}"
-    for words in (("chat", "tiny", "Hi"), ("route", "tiny", "--message", "Hi")):
-        modelvine(*words, "--node", called)
+    for arguments in (("chat", "tiny", "Hi"), ("route", "tiny", "--message", "Hi")):
+        modelvine(*arguments, "--node", called)
         assert server.heard[-1].headers["x-modelvine-node"] == called
 
 
@@ -551,10 +558,14 @@ def test_commands_that_only_the_node_itself_can_carry_out_refuse_another_node(
     modelvine: Modelvine, node: Start
 ) -> None:
     server = node(**{NODES: Said({"nodes": NAMED}), REGISTER: OK, STATUS: Said(a_status())})
-    for words in (("status",), ("register", "p", "m", "http://127.0.0.1:1"), ("unregister", "p")):
-        ended = modelvine(*words, "--node", "gpu-7")
+    for arguments in (
+        ("status",),
+        ("register", "p", "m", "http://127.0.0.1:1"),
+        ("unregister", "p"),
+    ):
+        ended = modelvine(*arguments, "--node", "gpu-7")
         assert (ended.code, f"'gpu-7' is another node, {PEER}" in ended.err) == (2, True)
-    assert {heard.path for heard in server.heard} == {"/api/v1/nodes"}
+    assert {request.path for request in server.heard} == {"/api/v1/nodes"}
     assert modelvine("status", "--node", "attic").code == 0
 
 
@@ -562,13 +573,13 @@ def test_peer_ids_begin_as_the_registrys_do() -> None:
     assert node_lookup._ID_HEAD == ID_HEAD
 
 
-def at_terminal(url: str, columns: int, *words: str) -> list[str]:
+def at_terminal(url: str, columns: int, *arguments: str) -> list[str]:
     """Return the lines that a command prints at a terminal of so many columns."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     with subprocess.Popen(
-        [sys.executable, "-m", "node", *words, "--node", url],
+        [sys.executable, "-m", "node", *arguments, "--node", url],
         stdin=slave, stdout=slave, stderr=subprocess.PIPE, env={**environment, "PYTHONPATH": str(ROOT)},
     ) as process:  # fmt: skip
         os.close(slave)
@@ -596,13 +607,13 @@ def test_tables_fit_the_terminal_unless_wide_ones_are_asked_for(node: Start) -> 
         **{NODES: Said({"nodes": nodes}), ROUTE: Said(explained)},
         **{CATALOG: Said({"nodes": [{**nodes[0], "services": [service("demo", "m" * 200)]}]})},
     ).url
-    for words in (("peers",), ("models",), ("route", "tiny")):
+    for arguments in (("peers",), ("models",), ("route", "tiny")):
         for columns in (40, 100):
-            lines = at_terminal(url, columns, *words)
+            lines = at_terminal(url, columns, *arguments)
             assert max(map(_width, lines)) <= columns, lines
             assert "…" in "".join(lines)
-        wide = at_terminal(url, 80, *words, "--wide")
-        assert max(map(_width, wide)) > 200 or words == ("peers",)
+        wide = at_terminal(url, 80, *arguments, "--wide")
+        assert max(map(_width, wide)) > 200 or arguments == ("peers",)
         assert "…" not in "".join(wide)
     assert PEER[:14] in "".join(at_terminal(url, 132, "peers"))
     assert PEER not in "".join(at_terminal(url, 400, "peers"))
@@ -705,7 +716,7 @@ def test_the_control_token_goes_to_a_node_on_this_machine(
     token = identity.control_token(data_dir)
     leave_trace(data_dir, url=server.url, peer=PEER)
     modelvine("register", "p", "m", "http://127.0.0.1:1")
-    assert [heard.authorization for heard in server.heard] == ["", f"Bearer {token}"]
+    assert [request.authorization for request in server.heard] == ["", f"Bearer {token}"]
 
 
 ANYTHING = ("模型", "a\nb", "\udcff", "a b", "-", "é")

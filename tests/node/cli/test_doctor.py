@@ -35,11 +35,15 @@ def closed_port():
 def look(modelvine):
     """Run `doctor` where no node answers, on free ports; return the findings that are not ok, by their check."""
 
-    def look(*words, code=1):
+    def look(*arguments, code=1):
         free = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
-        given = [word for word in free if free[0] not in words] if "--http" in words else free
+        options = (
+            [option for option in free if free[0] not in arguments]
+            if "--http" in arguments
+            else free
+        )
         nobody = ("--node", f"http://127.0.0.1:{closed_port()}")
-        ended = modelvine("doctor", "--json", *nobody, *given, *words)
+        ended = modelvine("doctor", "--json", *nobody, *options, *arguments)
         assert ended.code == code, ended
         return bad(ended)
 
@@ -47,9 +51,9 @@ def look(modelvine):
 
 
 def bad(ended):
-    found = json.loads(ended.out)["findings"]
-    assert all(row["do"] for row in found if row["state"] != "ok")
-    return {row["check"]: row for row in found if row["state"] != "ok" and row["check"] != "clock"}
+    rows = json.loads(ended.out)["findings"]
+    assert all(row["do"] for row in rows if row["state"] != "ok")
+    return {row["check"]: row for row in rows if row["state"] != "ok" and row["check"] != "clock"}
 
 
 @pytest.fixture
@@ -58,18 +62,18 @@ async def alone():
         yield one
 
 
-async def at(running, modelvine, *words):
+async def at(running, modelvine, *arguments):
     url = f"http://{running.context.listening.http}"
-    return await asyncio.to_thread(modelvine, "doctor", "--json", "--node", url, *words)
+    return await asyncio.to_thread(modelvine, "doctor", "--json", "--node", url, *arguments)
 
 
 # Broken on purpose: no node runs.
 
 
 def test_no_node_runs(look):
-    found = look()
-    assert found.keys() == {"node"}
-    assert "Connection refused" in found["node"]["what"]
+    findings = look()
+    assert findings.keys() == {"node"}
+    assert "Connection refused" in findings["node"]["what"]
 
 
 def test_a_node_that_was_killed(look, data_dir):
@@ -83,10 +87,10 @@ def test_a_node_that_was_killed(look, data_dir):
 
 
 def test_a_port_that_another_program_has(look):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        found = look("--http", f"127.0.0.1:{port}", "--listen", "/ip4/127.0.0.1/tcp/0")
-    row = found[f"port {port}"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        findings = look("--http", f"127.0.0.1:{port}", "--listen", "/ip4/127.0.0.1/tcp/0")
+    row = findings[f"port {port}"]
     assert (row["state"], f"process {os.getpid()} (" in row["what"]) == ("fail", True)
 
 
@@ -166,8 +170,8 @@ def test_too_few_open_files(data_dir):
 
 
 def test_a_mesh_that_anybody_may_use_is_a_warning(look):
-    words = ("--http", "0.0.0.0:0", "--open", "everybody", "--listen", "/ip4/0.0.0.0/tcp/0")
-    row = look(*words)["access"]
+    arguments = ("--http", "0.0.0.0:0", "--open", "everybody", "--listen", "/ip4/0.0.0.0/tcp/0")
+    row = look(*arguments)["access"]
     assert (row["state"], "without a key" in row["what"]) == ("warn", True)
 
 
@@ -223,8 +227,8 @@ async def test_a_user_without_the_operators_role_is_told_what_was_not_checked(
     modelvine, monkeypatch
 ):
     async with node(World(MemoryNet()), settings_of()) as one:
-        made = await one.context.keys.create({"v": Allowance(role="viewer")})
-        monkeypatch.setenv("MODELVINE_KEY", made["v"])
+        keys = await one.context.keys.create({"v": Allowance(role="viewer")})
+        monkeypatch.setenv("MODELVINE_KEY", keys["v"])
         ended = await at(one, modelvine)
         assert (ended.code, bad_there(ended).keys()) == (0, {"node"})
         assert "were not checked" in bad_there(ended)["node"]["what"]
@@ -261,8 +265,8 @@ async def test_a_support_file_holds_no_secret(alone, modelvine, data_dir, tmp_pa
     swarm = tmp_path / "swarm.key"
     swarm.write_text(CANARIES["swarm"])
     swarm.chmod(0o600)
-    made = await alone.context.keys.create({CANARIES["user"]: Allowance(role="operator")})
-    monkeypatch.setenv("MODELVINE_KEY", key := made[CANARIES["user"]])
+    keys = await alone.context.keys.create({CANARIES["user"]: Allowance(role="operator")})
+    monkeypatch.setenv("MODELVINE_KEY", key := keys[CANARIES["user"]])
     monkeypatch.setenv("MODELVINE_STORE", f"redis://ann:{CANARIES['store'].replace('/', '%2F')}@127.0.0.1:1/0")  # fmt: skip
     monkeypatch.setenv("HOME", str(tmp_path))
     async with openai_worker.running() as worker:
@@ -280,10 +284,10 @@ async def test_a_support_file_holds_no_secret(alone, modelvine, data_dir, tmp_pa
         "README.txt", "doctor.json", "settings.json", "versions.json", "status.json", "nodes.json", "catalog.json",
         "examination.json", "metrics.txt", "logs.json",
     }  # fmt: skip
-    whole = "\n".join(texts.values())
+    text = "\n".join(texts.values())
     # What belongs there is there, so the search below would find a secret.
-    assert "p/tiny" in whole or '"tiny"' in whole
-    assert str(tmp_path) not in whole
+    assert "p/tiny" in text or '"tiny"' in text
+    assert str(tmp_path) not in text
     for secret in (
         token,
         seed,
@@ -292,7 +296,7 @@ async def test_a_support_file_holds_no_secret(alone, modelvine, data_dir, tmp_pa
         *CANARIES.values(),
         CANARIES["store"].replace("/", "%2F"),
     ):
-        assert [form for form in forms(secret) if form in whole] == [], secret
+        assert [form for form in forms(secret) if form in text] == [], secret
 
 
 def forms(secret):

@@ -20,8 +20,8 @@ SOON = int(time.time()) + 86_400
 PLACE = f"/ip4/192.0.2.7/tcp/6101/p2p/{IDENTITIES[0].peer}"
 
 
-def given(**said: object) -> str:
-    terms = Terms.model_validate({"expires": SOON, "models": ("llama*",), **said}, strict=False)
+def given(**fields: object) -> str:
+    terms = Terms.model_validate({"expires": SOON, "models": ("llama*",), **fields}, strict=False)
     return invitation.written(Invitation(grants.issue(IDENTITIES[0], terms), (PLACE,)))
 
 
@@ -36,8 +36,8 @@ def key(tmp_path):
 
 def test_an_invitation_for_a_user_says_both_of_its_uses(modelvine, node):
     node(**{INVITE: Said({"name": "ann", "invitation": "mv_grant_x", "expires": SOON})})
-    said = modelvine("invite", "ann").err
-    assert ": use it like an OpenAI key, or start a node with `modelvine up --join`; it" in said
+    output = modelvine("invite", "ann").err
+    assert ": use it like an OpenAI key, or start a node with `modelvine up --join`; it" in output
 
 
 def test_only_the_invitation_goes_to_standard_output(modelvine, node):
@@ -56,8 +56,8 @@ def test_only_the_invitation_goes_to_standard_output(modelvine, node):
 
 
 def test_a_warning_of_the_node_is_shown_apart_from_the_invitation(modelvine, node):
-    made = {"name": "ann", "invitation": "x", "expires": SOON, "warnings": ["only\nhere"]}
-    node(**{INVITE: Said(made)})
+    payload = {"name": "ann", "invitation": "x", "expires": SOON, "warnings": ["only\nhere"]}
+    node(**{INVITE: Said(payload)})
     ended = modelvine("invite", "--for-node")
     assert ended.out == "x\n"
     assert ended.err.startswith("warning: only\N{REPLACEMENT CHARACTER}here\n")
@@ -71,12 +71,12 @@ def test_the_bounds_of_the_options_are_those_of_the_node():
 
 def test_a_narrower_invitation_is_made_without_a_node(modelvine, key):
     ended = modelvine("invite", "--from", key, "--models", "llama-8b", "--days", "0.5", "--json")
-    made = invitation.read(json.loads(ended.out)["invitation"])
-    grants.check(made.grant)
-    assert [b.terms.models for b in made.grant.blocks] == [("llama*",), ("llama-8b",)]
-    assert made.grant.expires < SOON
-    assert made.addresses == (PLACE,)
-    again = modelvine("invite", "--from", invitation.written(made))
+    parsed = invitation.read(json.loads(ended.out)["invitation"])
+    grants.check(parsed.grant)
+    assert [b.terms.models for b in parsed.grant.blocks] == [("llama*",), ("llama-8b",)]
+    assert parsed.grant.expires < SOON
+    assert parsed.addresses == (PLACE,)
+    again = modelvine("invite", "--from", invitation.written(parsed))
     assert (again.code, "may not be passed on" in again.err) == (1, True)
 
 
@@ -87,8 +87,12 @@ def test_what_a_grant_allows_is_shown_in_words_and_as_json(modelvine, key):
         True,
         True,
     )
-    told = json.loads(modelvine("invite", "--show", key, "--json").out)
-    assert (told["issuer"], told["expires"], told["for_node"]) == (IDENTITIES[0].peer, SOON, False)
+    payload = json.loads(modelvine("invite", "--show", key, "--json").out)
+    assert (payload["issuer"], payload["expires"], payload["for_node"]) == (
+        IDENTITIES[0].peer,
+        SOON,
+        False,
+    )
 
 
 @pytest.mark.parametrize(

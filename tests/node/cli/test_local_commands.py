@@ -16,14 +16,14 @@ def test_config_show_lists_every_setting_with_its_origin(
 ) -> None:
     (tmp_path / "modelvine.toml").write_text("[mesh]\ndegree = 5")
     monkeypatch.setenv("MODELVINE_STORE", "redis://:hush@db/0")
-    found = json.loads(modelvine("config", "show", "--json", "--profile", "lan").out)
-    assert set(found) == set(KEYS)
-    assert found["mesh.degree"] == {"value": 5, "origin": "modelvine.toml"} | {
+    payload = json.loads(modelvine("config", "show", "--json", "--profile", "lan").out)
+    assert set(payload) == set(KEYS)
+    assert payload["mesh.degree"] == {"value": 5, "origin": "modelvine.toml"} | {
         "origin": str(tmp_path / "modelvine.toml")
     }
-    assert found["mesh.listen"]["origin"] == "profile lan"
-    assert found["node.profile"] == {"value": "lan", "origin": "--profile"}
-    assert found["node.store"] == {"value": "redis://:***@db/0", "origin": "MODELVINE_STORE"}
+    assert payload["mesh.listen"]["origin"] == "profile lan"
+    assert payload["node.profile"] == {"value": "lan", "origin": "--profile"}
+    assert payload["node.store"] == {"value": "redis://:***@db/0", "origin": "MODELVINE_STORE"}
 
 
 def test_config_policies_says_what_each_policy_does_and_marks_the_one_in_use(
@@ -34,9 +34,9 @@ def test_config_policies_says_what_each_policy_does_and_marks_the_one_in_use(
     assert [line.split()[0] for line in lines if line.startswith("*")] == ["*"]
     assert any(line.startswith("*  session") for line in lines)
     assert len(lines) == len(policies.NAMES) + 1
-    found = json.loads(modelvine("config", "policies", "--json").out)
-    assert found["policy"] == "session"
-    assert found["policies"] == {name: policies.summary(name) for name in policies.NAMES}
+    payload = json.loads(modelvine("config", "policies", "--json").out)
+    assert payload["policy"] == "session"
+    assert payload["policies"] == {name: policies.summary(name) for name in policies.NAMES}
 
 
 def test_config_show_for_people_is_a_table(modelvine: Modelvine) -> None:
@@ -96,12 +96,12 @@ def test_two_nodes_never_share_a_data_directory(modelvine: Modelvine, data_dir: 
 def test_the_key_is_made_once_and_shown_by_its_peer_id(
     modelvine: Modelvine, data_dir: Path
 ) -> None:
-    made = json.loads(modelvine("key", "new", "--json").out)
-    assert made["peer"].startswith("12D3KooW")
-    assert made["peer"] in modelvine("key", "show").out
+    payload = json.loads(modelvine("key", "new", "--json").out)
+    assert payload["peer"].startswith("12D3KooW")
+    assert payload["peer"] in modelvine("key", "show").out
     again = modelvine("key", "new")
     assert (again.code, "move it away first" in again.err) == (1, True)
-    assert json.loads(modelvine("key", "show", "--json").out) == made
+    assert json.loads(modelvine("key", "show", "--json").out) == payload
     seed = (data_dir / "identity.key").read_text().strip()
     assert seed not in modelvine("key", "show").out
 

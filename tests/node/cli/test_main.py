@@ -75,8 +75,8 @@ def test_help_lists_every_command_and_the_first_steps(modelvine: Modelvine) -> N
 
 
 def test_the_version_is_shown(modelvine: Modelvine) -> None:
-    said = modelvine("--version").out
-    assert said == f"modelvine {__version__} (compiled: {'yes' if is_compiled() else 'no'})\n"
+    output = modelvine("--version").out
+    assert output == f"modelvine {__version__} (compiled: {'yes' if is_compiled() else 'no'})\n"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_an_error_with_json_is_one_object_on_standard_error(
     modelvine: Modelvine, node: Callable[..., StandIn]
 ) -> None:
     refused = {"code": 1001, "message": "no such path"}
-    for words, code, more in (
+    for arguments, code, more in (
         (("models", "--json", "--node", "http://"), 2, {"type": "WrongSetting"}),
         (("models", "--json", "--no-such-flag"), 2, {"type": "WrongUsage"}),
         (("models", "--json", "--node", "http://127.0.0.1:1"), 1, {"type": "NoNode"}),
         (("models", "--json"), 1, {"type": "Refused", "status": 404, "code": 1001}),
     ):
         node(**{"GET_/api/v1/catalog": Said(refused, status=404)})
-        ended = modelvine(*words)
+        ended = modelvine(*arguments)
         assert (ended.code, ended.out) == (code, "")
         error = json.loads(ended.err)["error"]
         assert error.pop("message")
@@ -200,9 +200,9 @@ def test_a_reader_that_closes_the_pipe_early_causes_no_error() -> None:
     assert done.stderr == ""
 
 
-def shell(line: str, *words: str) -> subprocess.CompletedProcess[str]:
+def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", line.replace("modelvine", f"{sys.executable} -m node"), *words],
+        ["bash", "-c", line.replace("modelvine", f"{sys.executable} -m node"), *arguments],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
 
@@ -214,8 +214,8 @@ def test_an_output_that_cannot_be_written_is_reported_as_such(
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     done = shell(f"modelvine {words} > /dev/full")
-    said = "modelvine: standard output cannot be written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    expected = "modelvine: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ def test_an_output_that_cannot_be_written_is_reported_as_such(
 def test_a_secret_that_could_not_be_shown_is_named_with_the_remedy(
     node: Callable[..., StandIn], words: str, path: str, remedy: str
 ) -> None:
-    made = {
+    payload = {
         "keys": [{"name": "ann", "key": "mv_x"}],
         "name": "ann",
         "invitation": "y",
         "expires": 1,
     }
-    node(**{path: Said(made)})
+    node(**{path: Said(payload)})
     done = shell(f"modelvine {words} > /dev/full")
     assert done.returncode == 1
     assert "cannot be written" in done.stderr

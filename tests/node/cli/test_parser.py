@@ -45,13 +45,13 @@ def value_for(action: argparse.Action) -> str:
     """Return a word that the argument takes."""
     if action.choices:
         return str(next(iter(action.choices)))
-    for word in ("Be brief", "1", "text", "a: b", "a=b", PEER):
+    for value in ("Be brief", "1", "text", "a: b", "a=b", PEER):
         try:
             if callable(action.type):
-                action.type(word)
+                action.type(value)
         except (ValueError, argparse.ArgumentTypeError):
             continue
-        return word
+        return value
     raise AssertionError(f"no word is known that {action.dest} takes")
 
 
@@ -105,8 +105,8 @@ def test_an_option_may_stand_before_between_and_after_positional_words(
             names = [a.dest for a in parser.positionals][: len(words)]
             assert [str(first[name]) for name in names] == words
             assert first[dest] != parser.get_default(dest) or action.nargs != 0
-            for place in range(len(words) + 1):
-                mixed = [*words[:place], *option, *words[place:], *needed]
+            for index in range(len(words) + 1):
+                mixed = [*words[:index], *option, *words[index:], *needed]
                 assert parsed([*path, *mixed]) == first, mixed
 
 
@@ -118,8 +118,8 @@ def test_a_word_after_two_dashes_is_no_option(path: tuple[str, ...]) -> None:
         if last and last.type is None and last.choices is None:
             strange = [*words[:-1], "--node"]
             for line in (["--", *strange], [*words[:-1], "--", "--node"]):
-                found = parsed([*path, *line])
-                assert found[last.dest] == "--node"
+                values = parsed([*path, *line])
+                assert values[last.dest] == "--node"
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -129,14 +129,14 @@ def test_words_that_no_argument_takes_are_wrong_usage(
     parser = parser_of(path)
     *_, words = positionals(parser)
     needed = [w for a in parser.options if a.required for w in next(said(a, a.option_strings[0]))]
-    for *more, why in (
+    for *more, reason in (
         ["--no-such-option", "there is no option '--no-such-option'"],
         ["one too many", "unrecognized arguments: one too many"],
         ["--", "--one-too-many", "unrecognized arguments: --one-too-many"],
     ):
         ended = modelvine(*path, *needed, *words, *more)
         assert (ended.code, ended.out) == (2, "")
-        assert why in ended.err
+        assert reason in ended.err
         assert f"`modelvine {' '.join(path)} --help`" in ended.err
 
 

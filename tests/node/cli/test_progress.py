@@ -26,9 +26,9 @@ def test_a_duration_is_written_for_people(seconds, said):
 
 def test_a_line_says_how_far_the_batch_is():
     assert line("validating", counts(0, 0), 0, 0) == "validating"
-    said = line("in_progress", counts(4_000, 1_000, 10), 30.0, 2_990)
-    assert said.startswith("in_progress [#######.")
-    assert said.endswith("1,010 of 4,000, 10 refused, 30.0 a second, 1m 39s left")
+    text = line("in_progress", counts(4_000, 1_000, 10), 30.0, 2_990)
+    assert text.startswith("in_progress [#######.")
+    assert text.endswith("1,010 of 4,000, 10 refused, 30.0 a second, 1m 39s left")
     assert line("completed", counts(4, 4), 2.0, 0) == f"completed [{'#' * 30}] 4 of 4"
 
 

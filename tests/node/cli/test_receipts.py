@@ -45,14 +45,14 @@ def test_the_agreement_of_two_nodes_is_reported(modelvine, node, said):
 
 
 def test_a_difference_fails_and_is_named(modelvine, node):
-    told = {
+    payload = {
         **AGREED,
         "counts": {"differ": 1, "only_here": 2, "only_there": 0},
         "differ": [{"request": "r1\x1b[2J", "here": [1, 9], "there": [1, 900]}],
         "only_here": ["a", "b"],
         "faults": ["there: page 3 was changed"],
     }
-    node(**{NODES: nodes(), COMPARED: Said({"code": 0, **told})})
+    node(**{NODES: nodes(), COMPARED: Said({"code": 0, **payload})})
     ended = modelvine("receipts", "gpu-2")
     assert ended.code == 1
     assert "1+9 tokens here, 1+900 there" in ended.out

@@ -20,20 +20,20 @@ from tests.node.cli.stand_in import OTHER, PEER, Said
 ROOT = Path(__file__).parents[3]
 
 
-def load(model="tiny", **said):
+def load(model="tiny", **fields):
     row = {
         "project": "p", "model": model, "cid": "", "type": 0, "in_flight": 3, "queued": 1, "slots": 4, "learned": False,
         "rate": 41.0, "first_byte": 0.2, "age": 0.0,
     }  # fmt: skip
-    return row | said
+    return row | fields
 
 
-def node_row(node=PEER, name="gpu1", **said):
+def node_row(node=PEER, name="gpu1", **fields):
     row = {
         "node": node, "name": name, "state": "alive", "standing": "serving", "round_trip": 0.0, "connection": "self",
         "models": 1, "load": [load()], "self": node == PEER,
     }  # fmt: skip
-    return row | said
+    return row | fields
 
 
 STATUS = {
@@ -144,14 +144,14 @@ def test_without_a_terminal_the_picture_is_printed_once(modelvine, node):
 
 def test_json_output_has_rows_of_nodes_and_models(modelvine, node):
     node(**ANSWERS)
-    said = json.loads(modelvine("top", "--every", "0.01", "--json").out)
-    assert said["requests"]["in_flight"] == 3
-    assert [row["name"] for row in said["nodes"]] == ["gpu1", "gpu2"]
-    assert said["models"][0]["expected"] == [0.5]
+    payload = json.loads(modelvine("top", "--every", "0.01", "--json").out)
+    assert payload["requests"]["in_flight"] == 3
+    assert [row["name"] for row in payload["nodes"]] == ["gpu1", "gpu2"]
+    assert payload["models"][0]["expected"] == [0.5]
 
 
 def test_a_model_that_is_gone_meanwhile_has_no_expected_seconds(modelvine, node):
-    answers = {path: said for path, said in ANSWERS.items() if "route" not in path}
+    answers = {path: answer for path, answer in ANSWERS.items() if "route" not in path}
     node(**answers)
     assert (
         json.loads(modelvine("top", "--every", "0.01", "--json").out)["models"][0]["expected"] == []
@@ -173,57 +173,57 @@ runpy.run_module("node", run_name="__main__")
 
 def read_from(terminal, *, until=0, within=30.0):
     """Return what is shown until so many pictures have come, or until the other end is closed."""
-    seen, ends = b"", time.monotonic() + within
-    while not until or seen.count(b"\x1b[H") < until:
+    output, ends = b"", time.monotonic() + within
+    while not until or output.count(b"\x1b[H") < until:
         if not select.select([terminal], [], [], ends - time.monotonic())[0]:
-            raise AssertionError(f"nothing more is shown: {seen[-200:]!r}")
+            raise AssertionError(f"nothing more is shown: {output[-200:]!r}")
         try:
-            seen += os.read(terminal, 65536)
+            output += os.read(terminal, 65536)
         except OSError:
             break
-    return seen
+    return output
 
 
 def test_a_dumb_terminal_shows_one_picture(node):
     server = node(**ANSWERS)
-    ours, theirs = pty.openpty()
+    master, tty = pty.openpty()
     command = [sys.executable, "-m", "node", "top", "--every", "0.05", "--node", server.url]
     with subprocess.Popen(
-        command, stdout=theirs, stdin=theirs, cwd=ROOT, env=os.environ | {"TERM": "dumb"}
+        command, stdout=tty, stdin=tty, cwd=ROOT, env=os.environ | {"TERM": "dumb"}
     ) as process:
-        os.close(theirs)
+        os.close(tty)
         try:
-            seen = read_from(ours)
+            output = read_from(master)
             assert process.wait(10) == 0
         finally:
             process.kill()
-    os.close(ours)
-    assert b"\x1b" not in seen
-    assert b"p/tiny" in seen
+    os.close(master)
+    assert b"\x1b" not in output
+    assert b"p/tiny" in output
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_terminal_is_restored_at_the_end(node, how, code):
     server = node(**ANSWERS)
-    ours, theirs = pty.openpty()
+    master, tty = pty.openpty()
     command = [sys.executable, "-c", UNDER_A_SHELL, "top", "--every", "0.05", "--node", server.url]
     with subprocess.Popen(
         command,
-        stdout=theirs,
-        stderr=theirs,
-        stdin=theirs,
+        stdout=tty,
+        stderr=tty,
+        stdin=tty,
         cwd=ROOT,
         env=os.environ | {"TERM": "xterm"},
     ) as process:
-        os.close(theirs)
+        os.close(tty)
         try:
-            seen = read_from(ours, until=3)
+            output = read_from(master, until=3)
             process.send_signal(how)
-            seen += read_from(ours)
+            output += read_from(master)
             assert process.wait(10) == code
         finally:
             process.kill()
-    os.close(ours)
-    assert seen.startswith(b"\x1b[?1049h\x1b[?25l")
-    assert seen.rstrip(b"\r\n").endswith(b"\x1b[?25h\x1b[?1049l")
-    assert b"p/tiny" in seen
+    os.close(master)
+    assert output.startswith(b"\x1b[?1049h\x1b[?25l")
+    assert output.rstrip(b"\r\n").endswith(b"\x1b[?25h\x1b[?1049l")
+    assert b"p/tiny" in output

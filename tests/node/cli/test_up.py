@@ -19,9 +19,9 @@ ANY_PLACE = {"--http": "127.0.0.1:0", "--listen": "/ip4/127.0.0.1/tcp/0", "--sto
 
 
 def command(home: Path, **options: str) -> list[str]:
-    given = ANY_PLACE | {f"--{name.replace('_', '-')}": value for name, value in options.items()}
-    words = [word for pair in given.items() for word in pair]
-    return [sys.executable, "-m", "node", "up", "--data-dir", str(home / "data"), *words]
+    flags = ANY_PLACE | {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    arguments = [argument for pair in flags.items() for argument in pair]
+    return [sys.executable, "-m", "node", "up", "--data-dir", str(home / "data"), *arguments]
 
 
 def refused(home: Path, **options: str) -> str:
@@ -94,15 +94,16 @@ def test_a_shared_store_that_is_down_is_named_with_the_setting(
 def test_the_error_about_an_invalid_key_file_says_what_it_must_contain(
     tmp_path: Path, content: str
 ) -> None:
-    swarm, own = tmp_path / "swarm.key", tmp_path / "data" / "identity.key"
+    swarm, identity = tmp_path / "swarm.key", tmp_path / "data" / "identity.key"
     write_new(swarm, content)
     line = refused(tmp_path, swarm_key=str(swarm))
     assert f"{swarm} is not a swarm key: it must contain 64 hexadecimal characters" in line
     assert "modelvine key swarm" in line
-    own.parent.mkdir(mode=0o700, exist_ok=True)
-    write_new(own, content)
-    assert f"{own} is not an identity key: it must contain 64 hexadecimal characters" in refused(
-        tmp_path
+    identity.parent.mkdir(mode=0o700, exist_ok=True)
+    write_new(identity, content)
+    assert (
+        f"{identity} is not an identity key: it must contain 64 hexadecimal characters"
+        in refused(tmp_path)
     )
 
 

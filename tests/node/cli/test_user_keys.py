@@ -109,7 +109,7 @@ def test_limits_of_models_are_sent_and_shown(modelvine, node, tmp_path):
     table = tmp_path / "class.csv"
     table.write_text('name,model_limit\nann,"a:rpm=1,tpm=2 b:rpm=3"\nbob,\n')
     modelvine("key", "create", "--csv", str(table), "--model-limit", "c:concurrency=1")
-    ((one,), (ann, bob)) = (heard.body["keys"] for heard in server.heard)
+    ((one,), (ann, bob)) = (request.body["keys"] for request in server.heard)
     assert one["model_limits"] == [
         {"model": "llama*", "rpm": 60, "tpm": 10_000},
         {"model": "x:8b", "tokens_per_day": 7},

@@ -9,8 +9,8 @@ PEER = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
 
 @given(st.ip_addresses().map(str) | st.just("localhost"), st.integers(0, 65_535))
 def test_a_written_host_and_port_is_read_back(host: str, port: int) -> None:
-    place = HostPort(host, port)
-    assert host_port(str(place)) == place
+    address = HostPort(host, port)
+    assert host_port(str(address)) == address
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def test_a_relative_xdg_directory_is_ignored() -> None:
 
 
 def test_on_macos_the_data_directory_is_in_application_support() -> None:
-    found = user_data_dir({"HOME": "/Users/ada"}, platform="darwin")
-    assert found == Path("/Users/ada/Library/Application Support/modelvine")
+    path = user_data_dir({"HOME": "/Users/ada"}, platform="darwin")
+    assert path == Path("/Users/ada/Library/Application Support/modelvine")
 
 
 def test_a_user_without_a_home_is_told_how_to_set_the_directory(

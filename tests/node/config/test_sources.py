@@ -308,20 +308,20 @@ def test_variables_and_flags_of_two_settings_never_share_a_name() -> None:
 
 
 def test_an_invalid_network_of_workers_is_refused_with_an_example(tmp_path: Path) -> None:
-    said = refused(tmp_path, '[router]\nworker_networks = ["box.lan"]')
-    assert "router.worker_networks" in said
-    assert "192.0.2.7/32" in said
+    message = refused(tmp_path, '[router]\nworker_networks = ["box.lan"]')
+    assert "router.worker_networks" in message
+    assert "192.0.2.7/32" in message
     listed = configured(tmp_path, '[router]\nworker_networks = ["192.0.2.0/28", "2001:db8::7"]')
     assert listed.settings.router.worker_networks == ("192.0.2.0/28", "2001:db8::7")
 
 
 def test_names_and_origins_are_lists_or_a_star(tmp_path: Path) -> None:
-    given = (
+    content = (
         'names = ["vine.example", "*"]\norigins = ["https://a.example", "http://[::1]:3000", "*"]'
     )
-    said = configured(tmp_path, f"[web]\n{given}").settings.web
-    assert said.names == ("vine.example", "*")
-    assert said.origins == ("https://a.example", "http://[::1]:3000", "*")
+    settings = configured(tmp_path, f"[web]\n{content}").settings.web
+    assert settings.names == ("vine.example", "*")
+    assert settings.origins == ("https://a.example", "http://[::1]:3000", "*")
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ async def tell(request):
 
 
 @asynccontextmanager
-async def served(folder=None, **said):
-    given = {"trusted_proxies": (PROXY,), "proxy_protocol": True, "head_timeout": 0.5, **said}
+async def served(folder=None, **options):
+    settings = {"trusted_proxies": (PROXY,), "proxy_protocol": True, "head_timeout": 0.5, **options}
     listener, counts = socket.create_server(("127.0.0.1", 0)), ConnectionCounts()
     files = certificates.write(folder) if folder else None
     app = application([web.get("/", tell)], lambda request: None)
     certificate = Certificate(*files) if files else None
-    server = Listener(app, WebSettings(**given), counts, certificate=certificate)
+    server = Listener(app, WebSettings(**settings), counts, certificate=certificate)
     await server.listen_on(listener)
     try:
         yield listener.getsockname()[1], counts, files
@@ -66,14 +66,14 @@ async def answer(port, *sent, caller=PROXY):
 async def test_a_trusted_proxy_states_the_callers_address(cut):
     sent = TOLD + ASKED
     async with served() as (port, _, _):
-        status, said = await answer(port, *filter(None, (sent[:cut], sent[cut:])))
-    assert (status, said) == (b"HTTP/1.1 200 OK", b'["192.0.2.7", null]')
+        status, body = await answer(port, *filter(None, (sent[:cut], sent[cut:])))
+    assert (status, body) == (b"HTTP/1.1 200 OK", b'["192.0.2.7", null]')
 
 
 async def test_a_connection_of_the_proxy_itself_has_no_local_owner():
     async with served() as (port, _, _):
-        _, said = await answer(port, b"PROXY UNKNOWN\r\n" + ASKED)
-    assert said == b'["127.0.0.2", null]'
+        _, body = await answer(port, b"PROXY UNKNOWN\r\n" + ASKED)
+    assert body == b'["127.0.0.2", null]'
 
 
 @pytest.mark.parametrize("sent", [ASKED, b"PROXY nonsense\r\n" + ASKED, b"PROXY ", b""])
@@ -85,8 +85,8 @@ async def test_a_connection_of_a_trusted_proxy_without_a_preamble_is_closed(sent
 
 async def test_an_untrusted_address_is_served_as_usual_and_its_preamble_is_refused():
     async with served() as (port, _, _):
-        status, said = await answer(port, ASKED, caller="127.0.0.1")
-        assert (status, said[:13]) == (b"HTTP/1.1 200 OK", b'["127.0.0.1",')
+        status, body = await answer(port, ASKED, caller="127.0.0.1")
+        assert (status, body[:13]) == (b"HTTP/1.1 200 OK", b'["127.0.0.1",')
         status, _ = await answer(port, TOLD + ASKED, caller="127.0.0.1")
         assert status == b"HTTP/1.1 400 Bad Request"
 
@@ -118,13 +118,13 @@ async def test_a_proxy_is_exempt_from_the_limit_per_address_and_its_callers_are_
         silent = [await opened(port) for _ in range(4)]
         await until(lambda: counts.open == 4)
         assert counts.events == {}
-        asked = [await opened(port) for _ in range(3)]
-        for reader, writer in asked:
+        callers = [await opened(port) for _ in range(3)]
+        for reader, writer in callers:
             writer.write(TOLD + ASKED)
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
         # All three belong to one caller.
         assert counts.events == {"evicted_by_own": 1}
-        for _, writer in [*silent, *asked]:
+        for _, writer in [*silent, *callers]:
             writer.transport.abort()
         await until(lambda: counts.open == 0)
 

@@ -262,8 +262,8 @@ async def test_an_upgrade_to_another_protocol_is_declined_and_the_body_read(serv
         caller.say(b"GET /", *offer)
         caller.say(b"POST /", *offer, b"Content-Length: 2", body=b"ok")
         caller.say(b"POST /", b"Content-Length: 3", body=b"yes")
-        for said in (b"", b"ok", b"yes"):
-            assert await caller.hear() == (200, said)
+        for body in (b"", b"ok", b"yes"):
+            assert await caller.hear() == (200, body)
         caller.say(b"POST /", *offer, b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\n\r\n")
         assert await caller.hear() == (200, b"ok")
 
@@ -275,10 +275,10 @@ async def test_what_follows_an_offer_of_websockets_waits_for_its_answer_unparsed
         caller.say(b"GET /" + b"x" * 4_000)
         (connection,) = served.server._connections
         await until(lambda: connection._unparsed)
-        waiting = len(connection._unparsed)
+        unparsed = len(connection._unparsed)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(connection._unparsed) == waiting
+        assert len(connection._unparsed) == unparsed
         served.go.set()
         assert [(await caller.hear())[0] for _ in range(2)] == [200, 200]
 
@@ -329,9 +329,9 @@ async def test_the_head_of_a_stream_is_sent_with_its_first_bytes_and_forbids_pro
     caller,
 ):
     caller.say(b"GET /stream")
-    said = await caller.reader.read(1024)
-    assert b"\r\n\r\n3\r\none\r\n" in said
-    assert b"\r\nx-accel-buffering: no\r\n" in said
+    response = await caller.reader.read(1024)
+    assert b"\r\n\r\n3\r\none\r\n" in response
+    assert b"\r\nx-accel-buffering: no\r\n" in response
 
 
 async def test_a_truncated_stream_never_looks_complete(caller):
@@ -377,9 +377,9 @@ async def test_a_caller_that_half_closes_after_a_whole_request_gets_its_answer(
     connection.check_timeouts(served.server.now)
     served.go.set()
     async with asyncio.timeout(5):
-        said = await caller.reader.read()
-    assert said.count(b"at last") == 1
-    assert b" 200 OK" in said
+        response = await caller.reader.read()
+    assert response.count(b"at last") == 1
+    assert b" 200 OK" in response
     assert not served.cancelled.is_set()
 
 
@@ -434,8 +434,8 @@ async def test_a_caller_of_http_1_0_that_half_closes_gets_the_first_bytes_of_its
         ahead = ANSWER_START[:probes]
         assert await caller.reader.readexactly(len(ahead)) == ahead
         served.go.set()
-        said = ahead + await caller.reader.read()
-    head, _, body = said.partition(b"\r\n\r\n")
+        response = ahead + await caller.reader.read()
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\n")
     assert body == (b"onetwo" if path == b"/late" else b"at last")
 
@@ -451,8 +451,8 @@ async def test_all_pipelined_requests_are_answered_after_a_half_close(served, ca
     caller.writer.write(b"".join(post(b"%d;" % n) for n in range(MANY)))
     caller.writer.write_eof()
     async with asyncio.timeout(5):
-        said = await caller.reader.read()
-    assert said.count(b" 200 OK") == MANY
+        responses = await caller.reader.read()
+    assert responses.count(b" 200 OK") == MANY
 
 
 async def test_a_half_close_during_a_stream_cancels_the_handler(served, caller):

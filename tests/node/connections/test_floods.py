@@ -85,7 +85,7 @@ async def place():
 
 
 @asynccontextmanager
-async def flooded(place, first, then, *, reads, count=1):
+async def flooded(address, first, then, *, reads, count=1):
     """Send from `count` connections until the block is left."""
     loop = asyncio.get_running_loop()
     again = memoryview(then * (MIB // len(then) + 1))
@@ -97,12 +97,12 @@ async def flooded(place, first, then, *, reads, count=1):
                 await loop.sock_sendall(caller, again)
 
     async def read(caller):
-        room = bytearray(64 * 1024)
+        buffer = bytearray(64 * 1024)
         with suppress(OSError):
-            while await loop.sock_recv_into(caller, room):
+            while await loop.sock_recv_into(caller, buffer):
                 pass
 
-    callers = [socket.create_connection(place) for _ in range(count)]
+    callers = [socket.create_connection(address) for _ in range(count)]
     for caller in callers:
         caller.setblocking(False)
     works = [send(caller) for caller in callers]
@@ -124,10 +124,10 @@ async def test_the_memory_that_one_connection_takes_is_bounded(place, first, the
         tracemalloc.start()
         try:
             await asyncio.sleep(SECONDS)
-            _, most = tracemalloc.get_traced_memory()
+            _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert most < MOST
+    assert peak < MOST
 
 
 @READS
@@ -152,13 +152,13 @@ async def test_an_honest_caller_waits_little_while_other_connections_flood(
 
 @READS
 async def test_the_memory_that_one_connection_takes_over_tls_is_bounded(reads):
-    ours, theirs = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
-    tls = server_context(ours)
-    trust(tls, certificate_of(theirs))
+    own, other = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+    tls = server_context(own)
+    trust(tls, certificate_of(other))
     listener = socket.create_server(("127.0.0.1", 0))
     server = Listener(made(), tls=tls)
     await server.listen_on(listener)
-    context = client_context(theirs, certificate_of(ours))
+    context = client_context(other, certificate_of(own))
     reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=context)
     again = GET * 1000
 
@@ -178,7 +178,7 @@ async def test_the_memory_that_one_connection_takes_over_tls_is_bounded(reads):
     tasks = [asyncio.ensure_future(work) for work in (send(), *([read()] if reads else []))]
     try:
         await asyncio.sleep(SECONDS)
-        _, most = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     for task in tasks:
@@ -186,4 +186,4 @@ async def test_the_memory_that_one_connection_takes_over_tls_is_bounded(reads):
     await asyncio.wait(tasks)
     writer.transport.abort()
     await server.close(within=0)
-    assert most < MOST
+    assert peak < MOST

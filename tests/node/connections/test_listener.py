@@ -89,13 +89,13 @@ async def test_a_connection_that_waits_to_be_accepted_is_answered_at_closing(app
 async def test_a_request_that_waits_to_be_read_is_answered_at_closing(app):
     server, port = await serving(app)
     app.go.set()
-    with socket.create_connection(("127.0.0.1", port)) as kept:
-        kept.sendall(ASKED)
-        first = await asyncio.to_thread(kept.recv, 2**16)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(ASKED)
+        first = await asyncio.to_thread(connection.recv, 2**16)
         assert b"Connection: close" not in first
-        kept.sendall(ASKED)
+        connection.sendall(ASKED)
         await server.close(within=5)
-        second = answer_on(kept)
+        second = answer_on(connection)
     assert second.startswith(b"HTTP/1.1 200")
     assert b"Connection: close" in second
 
@@ -119,24 +119,24 @@ async def test_closing_does_not_wait_for_ever(app):
 
 async def test_an_idle_connection_makes_room_for_a_new_one(app):
     server, port = await serving(app, settings=ONE_PLACE)
-    idle, one = await asyncio.open_connection("127.0.0.1", port)
+    idle, writer = await asyncio.open_connection("127.0.0.1", port)
     _, two = await asyncio.open_connection("127.0.0.1", port)
     assert await rest(idle) == b""
-    one.close()
+    writer.close()
     two.close()
     await server.close(within=0)
 
 
 async def test_a_new_connection_is_refused_with_503_when_all_are_busy(app):
     server, port = await serving(app, settings=ONE_PLACE)
-    _, one = await asyncio.open_connection("127.0.0.1", port)
-    one.write(ASKED)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(ASKED)
     await app.begun.wait()
     refused, two = await asyncio.open_connection("127.0.0.1", port)
-    said = await rest(refused)
-    assert said.startswith(b"HTTP/1.1 503 ")
-    assert b'"too_many_connections"' in said
-    one.close()
+    response = await rest(refused)
+    assert response.startswith(b"HTTP/1.1 503 ")
+    assert b'"too_many_connections"' in response
+    writer.close()
     two.close()
     await server.close(within=0)
 
@@ -155,17 +155,17 @@ async def test_answers_have_date_and_server_headers(app):
 
 async def test_requests_are_served_over_mutual_tls_and_strangers_get_no_answer(app):
     app.go.set()
-    ours, theirs = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
-    tls = server_context(ours)
-    trust(tls, certificate_of(theirs))
+    own, other = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+    tls = server_context(own)
+    trust(tls, certificate_of(other))
     server, port = await serving(app, tls)
-    context = client_context(theirs, certificate_of(ours))
+    context = client_context(other, certificate_of(own))
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     for _ in range(2):
         writer.write(ASKED)
         assert await reader.readuntil(b"done")
     writer.transport.abort()
-    for stranger in (None, client_context(Identity(bytes([3]) * 32), certificate_of(ours))):
+    for stranger in (None, client_context(Identity(bytes([3]) * 32), certificate_of(own))):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=stranger)
         writer.write(ASKED)
         assert b"HTTP" not in await rest(reader)

@@ -50,13 +50,13 @@ def open_files():
     return len([*Path("/proc/self/fd").iterdir()])
 
 
-async def shown(place, name="127.0.0.1"):
+async def shown(address, name="127.0.0.1"):
     """Return the serial number of the certificate that the server presents."""
     from cryptography import x509
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection(*place, ssl=context)
+    _, writer = await asyncio.open_connection(*address, ssl=context)
     der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
     return x509.load_der_x509_certificate(der).serial_number
@@ -79,23 +79,23 @@ async def test_clients_that_trust_the_certificate_are_served_as_over_plain_http(
 
 
 async def test_bytes_that_come_with_the_end_of_the_handshake_are_read(tmp_path):
-    async with served(tmp_path) as (_, _, place, trusting, _):
+    async with served(tmp_path) as (_, _, address, trusting, _):
         for _ in range(20):
-            reader, writer = await asyncio.open_connection(*place, ssl=trusting)
+            reader, writer = await asyncio.open_connection(*address, ssl=trusting)
             writer.write(b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
             writer.transport.abort()
 
 
 async def test_plain_http_and_nonsense_are_cut_off(tmp_path):
-    async with served(tmp_path) as (_, _, place, _, counts):
-        for words in (
+    async with served(tmp_path) as (_, _, address, _, counts):
+        for data in (
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"\x16\x03\x01nonsense",
             b"\0" * 100_000,
         ):
-            reader, writer = await asyncio.open_connection(*place)
-            writer.write(words)
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(data)
             with suppress(ConnectionError):
                 assert not (await reader.read(1000)).startswith(b"HTTP")
             writer.transport.abort()
@@ -104,8 +104,8 @@ async def test_plain_http_and_nonsense_are_cut_off(tmp_path):
 
 async def test_an_unfinished_handshake_takes_a_place_until_it_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.5)
-    async with served(tmp_path) as (_, _, place, _, counts):
-        silent = [await asyncio.open_connection(*place) for _ in range(5)]
+    async with served(tmp_path) as (_, _, address, _, counts):
+        silent = [await asyncio.open_connection(*address) for _ in range(5)]
         await until(lambda: counts.open == 5)
         for reader, _ in silent:
             async with asyncio.timeout(10):
@@ -117,9 +117,9 @@ async def test_an_unfinished_handshake_takes_a_place_until_it_times_out(tmp_path
 
 async def test_many_silent_connections_make_room_for_a_new_one(tmp_path):
     async with served(tmp_path, connections=20, connections_per_address=10) as served_:
-        _, _, place, trusting, counts = served_
-        silent = [await asyncio.open_connection(*place) for _ in range(50)]
-        reader, writer = await asyncio.open_connection(*place, ssl=trusting)
+        _, _, address, trusting, counts = served_
+        silent = [await asyncio.open_connection(*address) for _ in range(50)]
+        reader, writer = await asyncio.open_connection(*address, ssl=trusting)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
         assert counts.open <= 10
@@ -129,21 +129,21 @@ async def test_many_silent_connections_make_room_for_a_new_one(tmp_path):
 
 async def test_silent_connections_that_were_evicted_keep_no_file_open(tmp_path):
     async with served(tmp_path, connections=20, connections_per_address=10) as served_:
-        _, _, place, trusting, counts = served_
+        _, _, address, trusting, counts = served_
         before = open_files()
         silent = []
         for _ in range(50):
             # A raw socket behind the TLS object never answers the goodbye.
-            ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
-            tls = trusting.wrap_bio(theirs, ours, server_hostname=place[0])
-            reader, writer = await asyncio.open_connection(*place)
+            outgoing, incoming = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = trusting.wrap_bio(incoming, outgoing, server_hostname=address[0])
+            reader, writer = await asyncio.open_connection(*address)
             while True:
                 with suppress(ssl.SSLWantReadError):
                     tls.do_handshake()
                     break
-                writer.write(ours.read())
-                theirs.write(await reader.read(2**16))
-            writer.write(ours.read())
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(2**16))
+            writer.write(outgoing.read())
             silent.append((reader, writer))
         try:
             await until(lambda: counts.open <= 10)
@@ -156,28 +156,28 @@ async def test_silent_connections_that_were_evicted_keep_no_file_open(tmp_path):
 
 async def test_a_new_certificate_is_presented_to_the_next_connection(tmp_path, caplog):
     caplog.set_level("INFO")
-    async with served(tmp_path) as (_, certificate, place, _, _):
-        before = await shown(place)
+    async with served(tmp_path) as (_, certificate, address, _, _):
+        before = await shown(address)
         certificate.reload_if_changed()
-        assert await shown(place) == before
+        assert await shown(address) == before
         certificates.write(tmp_path)
         certificate.reload_if_changed()
-        after = await shown(place)
+        after = await shown(address)
         assert after != before
         assert "new connections use the new certificate" in caplog.text
         (tmp_path / "cert.pem").write_text("half of")
         for _ in range(3):
             certificate.reload_if_changed()
-        assert await shown(place) == after
+        assert await shown(address) == after
         assert caplog.text.count("keeping the old certificate") == 1
         (tmp_path / "cert.pem").unlink()
         for _ in range(3):
             certificate.reload_if_changed()
-        assert await shown(place) == after
+        assert await shown(address) == after
         assert caplog.text.count("keeping the old certificate") == 2
         certificates.write(tmp_path)
         certificate.reload_if_changed()
-        assert await shown(place) not in (before, after)
+        assert await shown(address) not in (before, after)
 
 
 def test_unusable_certificate_files_are_refused_with_a_sentence(tmp_path):
@@ -199,11 +199,11 @@ def test_unusable_certificate_files_are_refused_with_a_sentence(tmp_path):
 
 
 async def test_a_command_says_what_is_wrong_with_the_certificate_that_it_expects(tmp_path):
-    async with served(tmp_path) as (_, _, place, _, _):
+    async with served(tmp_path) as (_, _, address, _, _):
         file = tmp_path / "expected.pem"
 
         async def refusal():
-            url = f"https://{place[0]}:{place[1]}"
+            url = f"https://{address[0]}:{address[1]}"
             client = Client(NodeEndpoint(url, "--node", certificate=str(file)))
             with pytest.raises(NoNode) as caught:
                 await asyncio.to_thread(client.get, "/", holds="ready")

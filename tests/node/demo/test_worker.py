@@ -105,9 +105,9 @@ def test_the_default_temperature_applies_to_requests_that_name_none(
     start: Callable[..., Worker],
 ) -> None:
     worker = start("--temperature", "0")
-    asked = {"prompt": "My name is", "max_tokens": 12}
-    said = {worker.answer("/v1/completions", asked)["choices"][0]["text"] for _ in range(4)}
-    assert len(said) == 1
+    fields = {"prompt": "My name is", "max_tokens": 12}
+    texts = {worker.answer("/v1/completions", fields)["choices"][0]["text"] for _ in range(4)}
+    assert len(texts) == 1
 
 
 def test_the_ready_line_names_address_model_and_source(worker: Worker) -> None:
@@ -253,8 +253,8 @@ def test_the_error_for_a_file_that_is_no_model_names_the_file(tmp_path: Path) ->
 
 def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
     gguf.write(tmp_path / "model.gguf")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         process = run("--port", str(port), "--model", str(tmp_path / "model.gguf"))
         assert "llama.cpp did not start" in failure(process)
 

@@ -16,14 +16,14 @@ REDACTOR = Redactor([SECRET, "abc", ""], home="/home/ann")
 @pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
 @pytest.mark.parametrize("after", ["", "x", "xy"])
 def test_a_secret_is_struck_out_in_every_encoding(before, after) -> None:
-    whole = f"{before}{SECRET}{after}".encode()
+    content = f"{before}{SECRET}{after}".encode()
     core = SECRET.encode()
     for text in (
-        whole.decode(),
-        whole.hex(),
-        whole.hex().upper(),
-        base64.b64encode(whole).decode(),
-        base64.urlsafe_b64encode(whole).decode(),
+        content.decode(),
+        content.hex(),
+        content.hex().upper(),
+        base64.b64encode(content).decode(),
+        base64.urlsafe_b64encode(content).decode(),
         "s3cret-Token%2Fwith%2Bsigns",
     ):
         cleaned = REDACTOR.clean(f"<{text}>")

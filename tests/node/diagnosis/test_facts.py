@@ -56,17 +56,17 @@ def test_a_directory_without_write_permission_cannot_be_used(tmp_path: Path) -> 
 
 
 def test_secrets_are_inspected_and_not_created(tmp_path: Path) -> None:
-    key, held = (identity.load, tmp_path), (read_control_token, tmp_path / "control.token")
-    assert (facts.secret_problem(*key), facts.secret_problem(*held)) == ("", "")
+    key, control_token = (identity.load, tmp_path), (read_control_token, tmp_path / "control.token")
+    assert (facts.secret_problem(*key), facts.secret_problem(*control_token)) == ("", "")
     assert [*tmp_path.iterdir()] == []
     seed = identity.load_or_create(tmp_path).seed.hex()
     token = identity.control_token(tmp_path)
-    assert (facts.secret_problem(*key), facts.secret_problem(*held)) == ("", "")
+    assert (facts.secret_problem(*key), facts.secret_problem(*control_token)) == ("", "")
     assert facts.secrets_of(settings(), tmp_path) == [seed, token]
     (tmp_path / "identity.key").chmod(0o644)
     assert "can be read by other users" in facts.secret_problem(*key)
     (tmp_path / "control.token").write_text("short")
-    assert "contains no complete token" in facts.secret_problem(*held)
+    assert "contains no complete token" in facts.secret_problem(*control_token)
     assert "there is no swarm key" in facts.secret_problem(read_swarm_key, tmp_path / "none")
 
 
@@ -90,22 +90,22 @@ def test_the_holder_of_a_data_directory_is_found_without_trying_its_lock(tmp_pat
         assert facts.lock_holder(tmp_path) == os.getpid()
         assert facts.absence(tmp_path, "refused", None).lock == os.getpid()
     assert facts.lock_holder(tmp_path) is None
-    gone = facts.absence(tmp_path, "refused", 2**22 + 1)
-    assert (gone.lock, gone.left_lives) == (None, False)
+    absence = facts.absence(tmp_path, "refused", 2**22 + 1)
+    assert (absence.lock, absence.left_lives) == (None, False)
     assert facts.absence(tmp_path, "refused", os.getpid()).left_lives is True
 
 
 def test_the_state_of_the_kernels_clock_is_read() -> None:
-    found = facts.kernel_clock()
-    assert isinstance(found, KernelClock)
-    assert found.error >= 0.0
+    clock = facts.kernel_clock()
+    assert isinstance(clock, KernelClock)
+    assert clock.error >= 0.0
 
 
 def test_a_certificate_is_read_with_its_names(tmp_path: Path) -> None:
     chain, key = certificates.write(tmp_path, days=5)
-    found = facts.certificate(str(chain), str(key))
-    assert (found.problem, list(found.names)) == ("", ["models.example", "127.0.0.1"])
-    assert 34 < (found.ends - found.begins) / 86_400 < 36
+    certificate = facts.certificate(str(chain), str(key))
+    assert (certificate.problem, list(certificate.names)) == ("", ["models.example", "127.0.0.1"])
+    assert 34 < (certificate.ends - certificate.begins) / 86_400 < 36
     key.chmod(0o644)
     assert "can be read by every user" in facts.certificate(str(chain), str(key)).problem
     chain.write_text("nothing")

@@ -9,37 +9,37 @@ JOIN = "/ip4/192.0.2.1/tcp/6101/p2p/12D3KooWb"
 NEAR = "/ip4/127.0.0.1/tcp/6101/p2p/12D3KooWb"
 
 
-def status(**said):
+def status(**fields):
     return {
         "name": "gpu1", "peer": PEER, "http": "http://127.0.0.1:6100", "version": "1.0", "uptime": 600.0, "in_flight": 0,
         "ready": {"http": "ok", "mesh": "ok", "store": "ok"}, "bootstrap": {"summary": "", "addresses": []},
         "p2p": ["/ip4/192.0.2.7/tcp/6101"],
-    } | said  # fmt: skip
+    } | fields  # fmt: skip
 
 
-def row(node=OTHER, name="gpu2", **said):
+def row(node=OTHER, name="gpu2", **fields):
     return {
         "node": node, "name": name, "self": node == PEER, "state": "alive", "why": "", "origin": "record",
         "connection": "direct", "agent": "modelvine/1.0", "addresses": ["/ip4/192.0.2.1/tcp/6101"],
-    } | said  # fmt: skip
+    } | fields  # fmt: skip
 
 
-def asked(name="gpu2", **said):
+def asked(name="gpu2", **fields):
     return {
         "node": OTHER, "name": name, "answers": True, "route": "direct", "why": "", "clock": 0.01,
-    } | said  # fmt: skip
+    } | fields  # fmt: skip
 
 
-def worker(**said):
+def worker(**fields):
     return {
         "project": "p", "model": "tiny", "cid": "", "api": "http://127.0.0.1:8080", "dialect": "openai_http",
         "answers": True, "speaks": "openai_http", "tries": ["GET /v1/models: 200"], "loads": False, "health": "ok",
         "circuit": "closed", "failures": 0, "retry_in": 0.0, "in_flight": 0, "slots": 4, "learned": False,
-    } | said  # fmt: skip
+    } | fields  # fmt: skip
 
 
-def only(found):
-    (finding,) = found
+def only(findings):
+    (finding,) = findings
     return finding
 
 
@@ -55,12 +55,12 @@ def test_a_node_that_drains_and_a_mesh_that_is_down_are_reported() -> None:
 def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_reason(
     alone, state
 ) -> None:
-    why = "it listens, but does not answer as a node: the swarm keys differ, it hangs, or it is no node"
-    rows = [{"address": JOIN, "answers": False, "why": why}]
+    reason = "it listens, but does not answer as a node: the swarm keys differ, it hangs, or it is no node"
+    rows = [{"address": JOIN, "answers": False, "why": reason}]
     ready = {"http": "ok", "mesh": "ok", "store": "ok", "bootstrap": "0 of 1" if alone else "ok"}
-    found = only(live_node.bootstrap(status(bootstrap={"addresses": rows}, ready=ready)))
-    assert (found.state, "swarm keys differ" in found.what) == (state, True)
-    assert "--swarm-key" in found.do
+    finding = only(live_node.bootstrap(status(bootstrap={"addresses": rows}, ready=ready)))
+    assert (finding.state, "swarm keys differ" in finding.what) == (state, True)
+    assert "--swarm-key" in finding.do
     rows = [{"address": JOIN, "answers": True, "why": ""}]
     assert only(live_node.bootstrap(status(bootstrap={"addresses": rows}))).state is Severity.OK
 
@@ -80,8 +80,8 @@ def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_rea
     ],
 )  # fmt: skip
 def test_whether_other_nodes_can_dial_this_node_is_reported(said, nodes, state, words) -> None:
-    found = live_node.check_reachability(status(**said), nodes)
-    assert (found.state, words in found.what) == (state, True)
+    finding = live_node.check_reachability(status(**said), nodes)
+    assert (finding.state, words in finding.what) == (state, True)
 
 
 def test_other_nodes_are_reported_by_how_they_answer() -> None:
@@ -115,8 +115,8 @@ def test_other_nodes_are_reported_by_how_they_answer() -> None:
     ],
 )
 def test_a_clock_that_differs_from_most_others_is_the_one_reported(offsets, state, words) -> None:
-    found = only(live_node.clocks([asked(name, clock=off) for name, off in offsets.items()]))
-    assert (found.state, words in found.what) == (state, True)
+    finding = only(live_node.clocks([asked(name, clock=off) for name, off in offsets.items()]))
+    assert (finding.state, words in finding.what) == (state, True)
 
 
 def test_nodes_that_tell_no_time_give_no_finding_about_clocks() -> None:
@@ -140,9 +140,9 @@ def test_nodes_that_tell_no_time_give_no_finding_about_clocks() -> None:
     ],
 )  # fmt: skip
 def test_each_way_in_which_a_worker_fails_is_named(said, state, words) -> None:
-    found = only(live_node.workers([worker(**said)]))
-    assert (found.state, words in found.what) == (state, True)
-    assert found.do or state is Severity.OK
+    finding = only(live_node.workers([worker(**said)]))
+    assert (finding.state, words in finding.what) == (state, True)
+    assert finding.do or state is Severity.OK
 
 
 def test_healthy_workers_are_one_line() -> None:
@@ -153,14 +153,14 @@ def test_healthy_workers_are_one_line() -> None:
 
 def test_mixed_versions_are_reported_by_node() -> None:
     rows = [row(agent="modelvine/0.9"), row(THIRD, "gone", agent="modelvine/0.8", state="lost")]
-    found = only(live_node.versions(status(), rows, {}))
-    assert (found.state, found.what) == (
+    finding = only(live_node.versions(status(), rows, {}))
+    assert (finding.state, finding.what) == (
         Severity.WARN,
         "this node is modelvine/1.0, gpu2 modelvine/0.9",
     )
-    own = {"python": "3.11.7", "libp2p": "0.8.1", "loop": "uvloop"}
-    found = only(live_node.versions(status(), [row()], own))
-    assert found.what == "every node is modelvine/1.0, python 3.11.7, libp2p 0.8.1, uvloop"
+    versions = {"python": "3.11.7", "libp2p": "0.8.1", "loop": "uvloop"}
+    finding = only(live_node.versions(status(), [row()], versions))
+    assert finding.what == "every node is modelvine/1.0, python 3.11.7, libp2p 0.8.1, uvloop"
 
 
 def test_a_node_that_was_not_restarted_after_an_upgrade_is_reported() -> None:
@@ -178,8 +178,8 @@ def test_a_late_event_loop_is_reported_with_its_cause(busy, words) -> None:
 
 
 def test_the_age_of_a_process_is_in_days_after_a_month() -> None:
-    found = only(live_node.process(status() | {"uptime": 31 * 86_400.0}, {}))
-    assert found.what.startswith("up for 31 days, ")
+    finding = only(live_node.process(status() | {"uptime": 31 * 86_400.0}, {}))
+    assert finding.what.startswith("up for 31 days, ")
 
 
 def test_a_full_relay_is_reported_and_a_node_that_is_no_relay_gives_no_finding() -> None:
@@ -198,14 +198,14 @@ def test_errors_in_the_log_are_counted_and_the_last_is_shown() -> None:
 
 
 def test_a_user_who_may_not_examine_a_node_is_told_what_was_not_checked() -> None:
-    found = live_node.findings(status(), [row(PEER)], {}, {})
-    assert found[-1].what == "workers, store and clocks were not checked"
-    assert not [finding for finding in found if finding.check in ("workers", "store")]
+    findings = live_node.findings(status(), [row(PEER)], {}, {})
+    assert findings[-1].what == "workers, store and clocks were not checked"
+    assert not [finding for finding in findings if finding.check in ("workers", "store")]
 
 
 def test_failed_handshakes_are_reported_with_where_to_look():
     assert live_node.handshakes(0) == []
-    (found,) = live_node.handshakes(3)
-    assert found.state is Severity.WARN
-    assert "3 incoming connections" in found.what
-    assert "modelvine doctor" in found.do
+    (finding,) = live_node.handshakes(3)
+    assert finding.state is Severity.WARN
+    assert "3 incoming connections" in finding.what
+    assert "modelvine doctor" in finding.do

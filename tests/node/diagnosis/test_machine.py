@@ -10,24 +10,27 @@ GB = 1_000_000_000
 CERTIFICATE = TlsFacts("chain.pem", 0.0, 100 * DAY, ("vine.example", "*.site.example"))
 
 
-def only(found):
-    (finding,) = found
+def only(findings):
+    (finding,) = findings
     return finding
 
 
 def test_a_wrong_setting_is_named_with_where_it_comes_from() -> None:
-    found = only(machine.settings(["node.http is 'x' (from --http): it must be HOST:PORT"]))
-    assert (found.state, found.what) == (Severity.FAIL, "node.http is 'x' (from --http)")
-    assert found.do == "it must be HOST:PORT"
+    finding = only(machine.settings(["node.http is 'x' (from --http): it must be HOST:PORT"]))
+    assert (finding.state, finding.what) == (Severity.FAIL, "node.http is 'x' (from --http)")
+    assert finding.do == "it must be HOST:PORT"
     assert only(machine.settings(())).state is Severity.OK
 
 
 def test_a_program_that_is_not_compiled_works_but_slower() -> None:
-    shown = machine.program("1.2.3", "3.12.1", compiled=True)
-    assert (shown.state, shown.what) == (Severity.OK, "modelvine 1.2.3 on Python 3.12.1, compiled")
-    shown = machine.program("1.2.3", "3.12.1", compiled=False)
-    assert shown.state is Severity.OK
-    assert "more CPU time" in shown.what
+    finding = machine.program("1.2.3", "3.12.1", compiled=True)
+    assert (finding.state, finding.what) == (
+        Severity.OK,
+        "modelvine 1.2.3 on Python 3.12.1, compiled",
+    )
+    finding = machine.program("1.2.3", "3.12.1", compiled=False)
+    assert finding.state is Severity.OK
+    assert "more CPU time" in finding.what
 
 
 @pytest.mark.parametrize(
@@ -44,10 +47,10 @@ def test_a_program_that_is_not_compiled_works_but_slower() -> None:
     ],
 )  # fmt: skip
 def test_a_data_directory_that_cannot_be_used_says_why(facts, state, words) -> None:
-    found = only(machine.data_dir(facts))
-    assert found.state is state
-    assert words in found.what
-    assert found.do or state is Severity.OK
+    finding = only(machine.data_dir(facts))
+    assert finding.state is state
+    assert words in finding.what
+    assert finding.do or state is Severity.OK
 
 
 @pytest.mark.parametrize(
@@ -65,8 +68,8 @@ def test_a_disk_is_reported_before_it_is_full(free, state, words) -> None:
 
 def test_the_advice_in_the_error_of_a_refused_secret_is_what_to_do() -> None:
     refused = "identity.key can be read by other users: run `chmod 600 identity.key`"
-    found = machine.secret("identity", refused, success="")
-    assert (found.state, found.do) == (Severity.FAIL, "run `chmod 600 identity.key`")
+    finding = machine.secret("identity", refused, success="")
+    assert (finding.state, finding.do) == (Severity.FAIL, "run `chmod 600 identity.key`")
     assert machine.secret("identity", "", success="it is well").what == "it is well"
     assert machine.secret("identity", "broken", success="").do
 
@@ -81,9 +84,9 @@ def test_the_advice_in_the_error_of_a_refused_secret_is_what_to_do() -> None:
     ],
 )
 def test_a_low_limit_on_open_files_is_reported_with_how_to_raise_it(limit, used, state) -> None:
-    found = machine.open_files(limit, wanted=16_384, used=used)
-    assert found.state is state
-    assert "LimitNOFILE" in found.do or state is Severity.OK
+    finding = machine.open_files(limit, wanted=16_384, used=used)
+    assert finding.state is state
+    assert "LimitNOFILE" in finding.do or state is Severity.OK
 
 
 def test_a_low_limit_on_open_files_is_enough_for_few_connections() -> None:
@@ -118,18 +121,18 @@ def test_a_clock_that_is_not_synchronised_is_a_warning() -> None:
     ],
 )
 def test_a_certificate_is_checked_for_its_time_and_its_names(now, wanted, state, words) -> None:
-    found = machine.tls(CERTIFICATE, now=now, hosts=wanted)
-    assert (found.state, words in found.what) == (state, True)
+    finding = machine.tls(CERTIFICATE, now=now, hosts=wanted)
+    assert (finding.state, words in finding.what) == (state, True)
 
 
 def test_a_certificate_that_cannot_be_read_says_why() -> None:
-    found = machine.tls(TlsFacts("x", problem="x can be read by every user: run `chmod o= x`"), now=0, hosts=())  # fmt: skip
-    assert (found.state, found.do) == (Severity.FAIL, "run `chmod o= x`")
+    finding = machine.tls(TlsFacts("x", problem="x can be read by every user: run `chmod o= x`"), now=0, hosts=())  # fmt: skip
+    assert (finding.state, finding.do) == (Severity.FAIL, "run `chmod o= x`")
 
 
 def test_an_open_way_in_is_a_warning_with_how_to_close_it() -> None:
-    found = machine.exposure("mesh: anybody may use it; to close it, use --swarm-key FILE")
-    assert (found.state, found.do) == (Severity.WARN, "to close it, use --swarm-key FILE")
+    finding = machine.exposure("mesh: anybody may use it; to close it, use --swarm-key FILE")
+    assert (finding.state, finding.do) == (Severity.WARN, "to close it, use --swarm-key FILE")
     assert machine.exposure("").state is Severity.OK
 
 
@@ -165,17 +168,17 @@ def test_a_bootstrap_address_that_refuses_the_connection_is_a_failure() -> None:
     ],
 )
 def test_the_reason_why_no_node_answers_is_reported(facts, words) -> None:
-    found = machine.report_absence(facts)
-    assert (found.state, words in found.what) == (Severity.FAIL, True)
+    finding = machine.report_absence(facts)
+    assert (finding.state, words in finding.what) == (Severity.FAIL, True)
 
 
 def test_a_store_that_does_not_work_is_reported_in_its_own_words() -> None:
     newer = "m.db was written by a newer modelvine (layout 9): upgrade this one, or choose another"
-    found = machine.store("sqlite", newer)
-    assert found.what == "m.db was written by a newer modelvine (layout 9)"
-    assert found.do.startswith("upgrade this one")
+    finding = machine.store("sqlite", newer)
+    assert finding.what == "m.db was written by a newer modelvine (layout 9)"
+    assert finding.do.startswith("upgrade this one")
     away = machine.store("redis", "Redis at h:6379: Connection refused")
     assert (away.what, "start it" in away.do) == ("Redis at h:6379: Connection refused", True)
     assert machine.store("redis", "", seconds=2.0).state is Severity.WARN
     assert machine.store("redis", "", seconds=0.001).what.endswith("1.0 ms")
-    assert failures([found, away]) == 2
+    assert failures([finding, away]) == 2

@@ -236,14 +236,14 @@ async def _open_link(context, identity, listener, closing) -> None:
     def meet(nodes) -> None:
         for peer in nodes:
             held = context.registry.catalog.held.get(peer)
-            shown = held.record.reach.certificate if held else b""
-            if shown and shown not in met:
-                met.add(shown)
-                trust(tls, shown)
+            certificate = held.record.reach.certificate if held else b""
+            if certificate and certificate not in met:
+                met.add(certificate)
+                trust(tls, certificate)
 
     context.registry.on_change(meet)
-    own = own_link_routes(context)
-    app = link_app(context, context.registry.replica, context.keys, own)
+    routes = own_link_routes(context)
+    app = link_app(context, context.registry.replica, context.keys, routes)
     limits, counts = context.settings.web, context.metrics.connections
     await serve(app, listener, closing, limits, counts, tls=tls)
 

@@ -10,8 +10,8 @@ from tests.node.faces.assembly import TOKEN, Pair, World, bearer, node, settings
 
 @pytest.fixture
 async def alone():
-    async with node(World(MemoryNet())) as one:
-        yield one
+    async with node(World(MemoryNet())) as running:
+        yield running
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ async def served(alone, worker):
 @pytest.fixture
 async def closed(worker):
     """Yield a node that serves no caller without a key."""
-    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.NOBODY)) as one:
-        one.http.headers.update(bearer(TOKEN))
-        await one.register(worker)
-        del one.http.headers["Authorization"]
-        yield one
+    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.NOBODY)) as running:
+        running.http.headers.update(bearer(TOKEN))
+        await running.register(worker)
+        del running.http.headers["Authorization"]
+        yield running

@@ -74,8 +74,8 @@ async def test_a_foreign_host_header_is_refused_even_for_reading(alone, path):
 async def test_pages_of_other_origins_cannot_use_the_models(alone, worker):
     await alone.register(worker)
     headers = {"Origin": "https://evil.example"}
-    asked = {"model": "tiny", "messages": []}
-    async with alone.http.post("/v1/chat/completions", json=asked, headers=headers) as response:
+    fields = {"model": "tiny", "messages": []}
+    async with alone.http.post("/v1/chat/completions", json=fields, headers=headers) as response:
         assert response.status == 403
     assert worker.received == []
 
@@ -115,18 +115,18 @@ async def test_a_caller_that_waits_to_send_its_body_hears_at_once_that_the_path_
 
 
 async def test_a_refusal_carries_the_request_id_if_it_could_be_read_or_a_new_one(alone):
-    named = b"GET /#a HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\n\r\n"
-    assert b"x-request-id: id-8\r\n" in await raw(alone, named)
+    request = b"GET /#a HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\n\r\n"
+    assert b"x-request-id: id-8\r\n" in await raw(alone, request)
     assert re.search(rb"x-request-id: [0-9a-f]{32}\r\n", await raw(alone, b"BAD\r\n\r\n"))
 
 
 async def test_while_a_node_drains_each_answer_ends_its_connection(served):
-    asked = {"model": "tiny", "messages": []}
+    fields = {"model": "tiny", "messages": []}
     for path, close in (("undrain", False), ("drain", True), ("undrain", False)):
         async with served.http.post(f"/api/v1/{path}"):
             pass
         for stream in (False, True):
-            body = asked | {"stream": stream}
+            body = fields | {"stream": stream}
             async with served.http.post("/v1/chat/completions", json=body) as response:
                 assert response.status == (503 if close else 200)  # no other node serves it
                 assert (response.headers.get("Connection") == "close") is close

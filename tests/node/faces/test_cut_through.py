@@ -96,13 +96,13 @@ class Stream:
             broke = True
         await self.out.end(self.tap.finish())
         self.exchange.close()
-        told = self.tokens.usage()
+        usage = self.tokens.usage()
         return {
             "body": unchunked(b"".join(self.caller.sent)),
             "sent": self.out.sent,
             "lacking": self.tap.missing_end,
             "recorded": self.recording.read_all(),
-            "told": told if not told.estimated else None,
+            "told": usage if not usage.estimated else None,
             "broke": broke,
         }
 
@@ -159,12 +159,12 @@ def test_a_stream_passes_the_same_with_and_without_cut_through(
     reads += [b"0\r\n\r\n"] * ends
     # Some reads end in the middle of a chunk, whose rest comes with the next read.
     for cut in cuts:
-        if reads and len(reads[at := cut % len(reads)]) > 1:
-            split = 1 + cut % (len(reads[at]) - 1)
-            later = reads[at][split:] + (
-                reads.pop(at + 1) if cut % 2 and at + 1 < len(reads) else b""
+        if reads and len(reads[index := cut % len(reads)]) > 1:
+            split = 1 + cut % (len(reads[index]) - 1)
+            later = reads[index][split:] + (
+                reads.pop(index + 1) if cut % 2 and index + 1 < len(reads) else b""
             )
-            reads[at : at + 1] = [reads[at][:split], later]
+            reads[index : index + 1] = [reads[index][:split], later]
     seen = [
         asyncio.run(passed(reads, cuts=c, continues=continues, hides=hides)) for c in (True, False)
     ]
@@ -177,10 +177,10 @@ async def test_plain_events_are_cut_through_as_they_came_and_are_counted(continu
     await stream.begin()
     count = stream.tally.events
     # If it were written anew, its size would have lower-case letters.
-    said = chunk(PLAIN, "%X")
-    assert said != chunk(PLAIN)
-    stream.bring(*[said] * SHOWN_TOGETHER)
-    assert stream.caller.sent[-SHOWN_TOGETHER:] == [said] * SHOWN_TOGETHER
+    chunked = chunk(PLAIN, "%X")
+    assert chunked != chunk(PLAIN)
+    stream.bring(*[chunked] * SHOWN_TOGETHER)
+    assert stream.caller.sent[-SHOWN_TOGETHER:] == [chunked] * SHOWN_TOGETHER
     assert stream.reply.buffered == 0
     assert stream.tally.events == count + SHOWN_TOGETHER
     stream.bring(b"0\r\n\r\n")
@@ -201,7 +201,7 @@ async def test_a_last_event_is_seen_even_if_it_looks_like_those_before(cuts, rea
     # What differs goes from the text to the second, and so includes the finish reason.
     sent = [of_llama_cpp(b"%d" % second, b"null", second) for second in range(1, 9)]
     sent.append(of_llama_cpp(b"", reason, 9))
-    seen = await passed([chunk(one) for one in (*sent, b"")], cuts=cuts, continues=True)
+    seen = await passed([chunk(event) for event in (*sent, b"")], cuts=cuts, continues=True)
     assert (seen["broke"], seen["lacking"], seen["recorded"]) == (
         False,
         DONE,

@@ -54,9 +54,9 @@ def generation(schema):
 async def test_no_depth_of_nesting_is_a_server_error(served, path, body):
     statuses = set()
     for levels in range(235, 256):
-        asked = body(nested(levels))
+        fields = body(nested(levels))
         try:
-            sent = orjson.dumps(asked)
+            sent = orjson.dumps(fields)
         except orjson.JSONEncodeError:
             break
         headers = {"content-type": "application/json"}

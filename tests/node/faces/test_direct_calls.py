@@ -54,11 +54,11 @@ async def test_a_warm_call_needs_no_task(warm, worker, tasks, caplog):
     worker.fail(answer=ANSWER)
     with caplog.at_level(logging.INFO, "modelvine.requests"):
         async with warm.http.post(URL, json=CHAT, headers={"x-request-id": "r-1"}) as response:
-            said = await response.json()
+            payload = await response.json()
             headers = response.headers
     assert tasks == []
-    assert said["choices"][0]["message"]["content"]
-    assert said["model"] == "tiny"
+    assert payload["choices"][0]["message"]["content"]
+    assert payload["model"] == "tiny"
     assert headers["x-modelvine-route"] == "local"
     assert headers["x-modelvine-attempts"] == "1"
     assert headers["x-modelvine-node"] == warm.context.peer
@@ -71,16 +71,16 @@ async def test_a_warm_call_needs_no_task(warm, worker, tasks, caplog):
 
 
 async def test_a_completion_takes_a_task_because_it_may_become_a_chat(warm, tasks):
-    asked = {"model": "tiny", "prompt": "a"}
-    assert (await told(warm.http.post("/v1/completions", json=asked)))[0] == 200
+    fields = {"model": "tiny", "prompt": "a"}
+    assert (await told(warm.http.post("/v1/completions", json=fields)))[0] == 200
     assert tasks == ["tiny"]
 
 
 async def test_an_embedding_needs_no_task(warm, worker, tasks):
     worker.fail(answer=b'{"object":"list","data":[{"index":0,"embedding":[1]}],"model":"tiny"}')
-    asked = {"model": "tiny", "input": "a"}
-    status, said = await told(warm.http.post("/v1/embeddings", json=asked))
-    assert (status, said["data"][0]["embedding"], tasks) == (200, [1], [])
+    fields = {"model": "tiny", "input": "a"}
+    status, payload = await told(warm.http.post("/v1/embeddings", json=fields))
+    assert (status, payload["data"][0]["embedding"], tasks) == (200, [1], [])
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ async def test_an_embedding_needs_no_task(warm, worker, tasks):
 )
 async def test_failures_are_reported_as_without_direct_calls(warm, worker, tasks, faults, status):
     worker.fail(**faults)
-    got, said = await told(warm.http.post(URL, json=CHAT))
-    assert got == status, said
-    assert said["error"]["message"]
+    got, payload = await told(warm.http.post(URL, json=CHAT))
+    assert got == status, payload
+    assert payload["error"]["message"]
     assert tasks == ["tiny"]
     await settled(warm)
 
@@ -111,11 +111,11 @@ async def test_another_worker_answers_where_the_first_fails(warm, worker, tasks)
         worker.fail(status=500)
         other.fail(status=500)
         assert (await told(warm.http.post(URL, json=CHAT)))[0] == 502
-        tried = len(worker.received), len(other.received)
+        attempts = len(worker.received), len(other.received)
         other.fail()
         for _ in range(6):
             async with warm.http.post(URL, json=CHAT) as response:
-                assert response.status == 200, (tried, await response.text())
+                assert response.status == 200, (attempts, await response.text())
                 assert response.headers["x-modelvine-attempts"] in ("1", "2")
                 await response.read()
     await settled(warm)
@@ -130,9 +130,9 @@ async def test_a_slow_answer_is_awaited_by_a_task(warm, worker, tasks):
 
 async def test_a_long_answer_is_passed_on_by_a_task(warm, worker, tasks):
     worker.fail(pad_bytes=100_000)
-    status, said = await told(warm.http.post(URL, json=CHAT))
+    status, payload = await told(warm.http.post(URL, json=CHAT))
     assert (status, tasks) == (200, ["tiny"])
-    assert len(orjson.dumps(said)) > 100_000
+    assert len(orjson.dumps(payload)) > 100_000
 
 
 async def test_an_answer_carries_our_name_of_the_model(warm, worker, tasks):
@@ -156,16 +156,16 @@ async def test_a_worker_sees_its_caller_leave(warm, worker, caplog, seconds):
 
 async def test_a_key_revoked_during_a_call_ends_the_next_call_and_not_this_one(warm, worker, tasks):
     key = (await warm.context.keys.create({"ann": Allowance()}))["ann"]
-    asked = partial(warm.http.post, URL, json=CHAT, headers={"Authorization": f"Bearer {key}"})
+    call = partial(warm.http.post, URL, json=CHAT, headers={"Authorization": f"Bearer {key}"})
     before = len(worker.received)
     worker.fail(delay_headers=2 * direct.PATIENCE_SECONDS)
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(told(asked()))
+        first = group.create_task(told(call()))
         await until(lambda: len(worker.received) > before)
         await warm.context.keys.revoke("ann")
     await settled(warm)
     assert (first.result()[0], tasks) == (200, ["tiny"])
-    assert (await told(asked()))[0] == 401
+    assert (await told(call()))[0] == 401
 
 
 async def test_a_node_that_closes_answers_requests_in_flight(worker, tasks):
@@ -174,9 +174,9 @@ async def test_a_node_that_closes_answers_requests_in_flight(worker, tasks):
         assert (await told(one.http.post(URL, json=CHAT)))[0] == 200
         worker.fail(delay_headers=0.3)
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(told(one.http.post(URL, json=CHAT)))
+            request = group.create_task(told(one.http.post(URL, json=CHAT)))
             await until(lambda: len(worker.received) == 2)
-    assert asked.result()[0] == 200
+    assert request.result()[0] == 200
 
 
 async def test_openais_client_sees_no_difference(warm, tasks):
@@ -194,10 +194,10 @@ async def hop(worker, tasks):
     world = World(MemoryNet())
     async with node(world, dialled=True) as one, node(world, dialled=True) as two:
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
-        asked = await Pair(one, two).offers("asked", worker)
-        assert (await told(asked.http.post(URL, json=CHAT)))[0] == 200
+        asked_node = await Pair(one, two).offers("asked", worker)
+        assert (await told(asked_node.http.post(URL, json=CHAT)))[0] == 200
         tasks.clear()
-        yield asked
+        yield asked_node
 
 
 async def test_a_link_tells_whether_bytes_of_the_other_node_came_lately(hop):
@@ -213,10 +213,10 @@ async def test_over_a_hop_neither_node_needs_a_task(hop, worker, tasks, caplog, 
     worker.fail(answer=ANSWER)
     with caplog.at_level(logging.INFO, "modelvine.requests"):
         async with hop.http.post(path, json=CHAT | {"input": "a"}) as response:
-            said = await response.json()
+            payload = await response.json()
             headers = response.headers
     assert tasks == []
-    assert said["model"] == "tiny"
+    assert payload["model"] == "tiny"
     assert headers["x-modelvine-route"] == "direct"
     assert headers["x-modelvine-node"] != hop.context.peer
     assert not {"x-modelvine-load", "x-modelvine-service-time"} & set(headers)
@@ -233,8 +233,8 @@ async def test_failures_over_a_hop_are_reported_as_without_direct_calls(
     hop, worker, tasks, faults, status
 ):
     worker.fail(**faults)
-    got, said = await told(hop.http.post(URL, json=CHAT))
-    assert got == status, said
+    got, payload = await told(hop.http.post(URL, json=CHAT))
+    assert got == status, payload
     assert tasks == ["tiny", "tiny"]
     await settled(hop)
 

@@ -41,11 +41,11 @@ class Shouting(TextEncoder):
     def closing(self):
         return b" END"
 
-    def answer(self, heard):
-        return {"shout": text_parser.text_of(heard).upper(), "why": text_parser.reason_of(heard)}
+    def answer(self, events):
+        return {"shout": text_parser.text_of(events).upper(), "why": text_parser.reason_of(events)}
 
-    def events(self, heard):
-        return b"".join(e.text.upper().encode() for e in heard if isinstance(e, Delta))
+    def events(self, events):
+        return b"".join(e.text.upper().encode() for e in events if isinstance(e, Delta))
 
     def failure(self, failure):
         return f" ALAS {failure.code}".encode()
@@ -58,13 +58,13 @@ def refuse(refused: Refusal) -> Refusal:
 def face(context):
     async def handle(http):
         async def ask():
-            given = await read_fields(http, context.settings)
-            streams = given.get("stream") is True
-            said = {name: value for name, value in given.items() if name != "pitch"}
-            dropped = ("pitch",) if "pitch" in given else ()
-            request = request_of(context, http, Kind.CHAT, orjson.dumps(said))
-            voice = Shouting(Kind.CHAT, streams=streams, max_event_bytes=99_999)
-            return AnswerForm(request, voice, dropped)
+            fields = await read_fields(http, context.settings)
+            streams = fields.get("stream") is True
+            chat = {name: value for name, value in fields.items() if name != "pitch"}
+            dropped = ("pitch",) if "pitch" in fields else ()
+            request = request_of(context, http, Kind.CHAT, orjson.dumps(chat))
+            encoder = Shouting(Kind.CHAT, streams=streams, max_event_bytes=99_999)
+            return AnswerForm(request, encoder, dropped)
 
         return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
 
@@ -74,10 +74,10 @@ def face(context):
 @asynccontextmanager
 async def listening(context):
     async with AsyncExitStack() as closing:
-        place = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
         app = application(face(context), context.access.admit)
-        await serve(app, place, closing, context.settings.web, context.metrics.connections)
-        base = f"http://127.0.0.1:{place.getsockname()[1]}"
+        await serve(app, listener, closing, context.settings.web, context.metrics.connections)
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         yield await closing.enter_async_context(aiohttp.ClientSession(base))
 
 
@@ -147,10 +147,10 @@ async def test_a_parameter_that_the_face_drops_is_named(shouting, stream):
 
 async def test_parameters_that_face_and_worker_drop_are_named_together(mesh, tgi):
     await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
-    asked = ASKED | {"pitch": 1, "top_k": 2}
+    fields = ASKED | {"pitch": 1, "top_k": 2}
     async with (
         listening(mesh.one.context) as shouting,
-        shouting.post("/shout", json=asked) as response,
+        shouting.post("/shout", json=fields) as response,
     ):
         assert response.headers["x-modelvine-dropped-params"] == "pitch, top_k"
 
@@ -181,17 +181,17 @@ class TestAsking:
     async def test_events_are_parsed_as_they_come(self, served, stream):
         options = {"stream_options": {"include_usage": True}} if stream else {}
         request = self.request(stream=stream, **options)
-        async with model_answer(served.context, ANYBODY, request) as told:
-            heard = [event async for events in told.events() for event in events]
-        assert text_parser.text_of(heard) == (STREAMED if stream else SAID)
-        assert text_parser.reason_of(heard) == "stop"
-        assert text_parser.usage_of(heard) == (Usage(5, 6) if stream else None)
+        async with model_answer(served.context, ANYBODY, request) as reply:
+            parts = [event async for events in reply.events() for event in events]
+        assert text_parser.text_of(parts) == (STREAMED if stream else SAID)
+        assert text_parser.reason_of(parts) == "stop"
+        assert text_parser.usage_of(parts) == (Usage(5, 6) if stream else None)
 
     async def test_a_stream_without_finish_reason_and_done_raises(self, served, worker):
         worker.fail(no_done=True)
-        async with model_answer(served.context, ANYBODY, self.request(stream=True)) as told:
+        async with model_answer(served.context, ANYBODY, self.request(stream=True)) as reply:
             with pytest.raises(AnswerBroken, match="broke off"):
-                _ = [events async for events in told.events()]
+                _ = [events async for events in reply.events()]
 
     async def test_errors_of_the_router_are_raised(self, served):
         with pytest.raises(UnknownModel):
@@ -199,8 +199,8 @@ class TestAsking:
                 pass
 
     async def test_a_request_is_counted(self, served):
-        async with model_answer(served.context, ANYBODY, self.request()) as told:
-            assert orjson.loads(await told.body())["choices"]
+        async with model_answer(served.context, ANYBODY, self.request()) as reply:
+            assert orjson.loads(await reply.body())["choices"]
         async with served.http.get("/metrics") as response:
             text = await response.text()
         assert 'modelvine_requests_total{kind="chat/completions",status="200"} 1.0' in text
@@ -209,8 +209,8 @@ class TestAsking:
         worker.fail(delay_between=60)
 
         async def ask() -> None:
-            async with model_answer(served.context, ANYBODY, self.request(stream=True)) as told:
-                _ = [events async for events in told.events()]
+            async with model_answer(served.context, ANYBODY, self.request(stream=True)) as reply:
+                _ = [events async for events in reply.events()]
 
         async with asyncio.TaskGroup() as group:
             work = group.create_task(ask())

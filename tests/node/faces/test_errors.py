@@ -22,9 +22,9 @@ from router import errors as router_errors
 
 def classes_in(module):
     return [
-        found
-        for _, found in inspect.getmembers(module, inspect.isclass)
-        if issubclass(found, Exception) and found.__module__ == module.__name__
+        member
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if issubclass(member, Exception) and member.__module__ == module.__name__
     ]
 
 
@@ -76,10 +76,10 @@ def test_an_error_has_its_status_and_both_shapes_of_body(error, status, code, re
     body = orjson.loads(refused.response().body)
     assert refused.status == status
     assert body["code"] == code
-    words = (
+    message = (
         error.public_reason if isinstance(error, registry_errors.StoreUnavailable) else str(error)
     )
-    assert body["message"] == body["error"]["message"] == words
+    assert body["message"] == body["error"]["message"] == message
     assert body["error"].keys() == {"message", "type", "param", "code"}
     assert body["error"]["code"] == reason
 
@@ -118,20 +118,20 @@ class TestAWorkersRefusal:
     """The worker's own words reach the caller, in our shape."""
 
     def test_keeps_its_status_and_its_error_object(self):
-        said = {"error": {"message": "too long", "type": "bad", "param": "messages", "code": "ctx"}}
-        refused = refusal(router_errors.WorkerRejected(422, orjson.dumps(said)))
+        body = {"error": {"message": "too long", "type": "bad", "param": "messages", "code": "ctx"}}
+        refused = refusal(router_errors.WorkerRejected(422, orjson.dumps(body)))
         assert refused.status == 422
-        assert refused.body == {"code": 1007, "message": "too long", "error": said["error"]}
+        assert refused.body == {"code": 1007, "message": "too long", "error": body["error"]}
 
     def test_fills_in_what_its_error_object_lacks(self):
         refused = refusal(router_errors.WorkerRejected(400, b'{"error": {"message": "no"}}'))
         assert refused.body["error"].keys() == {"message", "type", "param", "code"}
 
     def test_has_a_code_that_is_text_or_null_as_openais(self):
-        for code, seen in ((400, "400"), ("own", "own"), (None, None)):
-            said = {"error": {"message": "no", "type": "t", "code": code}}
-            refused = refusal(router_errors.WorkerRejected(400, orjson.dumps(said)))
-            assert refused.body["error"]["code"] == seen
+        for code, expected in ((400, "400"), ("own", "own"), (None, None)):
+            body = {"error": {"message": "no", "type": "t", "code": code}}
+            refused = refusal(router_errors.WorkerRejected(400, orjson.dumps(body)))
+            assert refused.body["error"]["code"] == expected
 
     def test_is_described_where_it_is_a_page_of_a_proxy(self):
         page = b"\r\n<html><h1>413 Request Entity Too Large</h1></html>"

@@ -62,8 +62,8 @@ async def scene(request: pytest.FixtureRequest, protocol: str) -> AsyncIterator[
         api = f"{STUBS[protocol]}://{worker.url.partition('://')[2]}"
         await one.register(worker, api=api)
         await until(lambda: "tiny" in two.context.registry.catalog.offers)
-        asked = one if request.param == "serving" else two
-        yield Scene(await closing.enter_async_context(openai_at(asked)), worker, protocol)
+        asked_node = one if request.param == "serving" else two
+        yield Scene(await closing.enter_async_context(openai_at(asked_node)), worker, protocol)
 
 
 @pytest.fixture(params=STUBS)
@@ -72,8 +72,8 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 def rows(expected: Any) -> set[tuple[int, str]]:
-    found = expected if isinstance(expected, tuple) else (expected,)
-    return {(TABLE[error].status, TABLE[error].reason) for error in found}
+    classes = expected if isinstance(expected, tuple) else (expected,)
+    return {(TABLE[error].status, TABLE[error].reason) for error in classes}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -131,13 +131,13 @@ async def test_a_list_of_faults_reaches_the_caller(scene: Scene, stream: bool) -
 @pytest.mark.parametrize("protocol", [name for name in STUBS if name != "remotellm"], indirect=True)
 async def test_a_failure_after_the_first_byte_ends_the_stream_in_an_error(scene: Scene) -> None:
     scene.worker.fail(die_after=3, delay_between=0.01)
-    said: list[str] = []
+    ids: list[str] = []
 
     async def listen() -> None:
         async for chunk in await scene.chat(stream=True):
-            said.extend(chunk.id)
+            ids.extend(chunk.id)
 
     with pytest.raises(openai.APIError) as broken:
         await listen()
-    assert said
+    assert ids
     assert broken.value.code == TABLE[errors.AnswerBroken].reason

@@ -53,15 +53,15 @@ FAILURES = {
 @pytest.mark.parametrize("way", FAILURES)
 async def test_a_failure_is_the_same_over_a_hop(pair, way, stream):
     faults, status, code = FAILURES[way]
-    told = []
+    answers = []
     async with openai_worker.running() as first, openai_worker.running() as second:
         # One worker for each node, since a worker that has failed is not asked again at once.
-        for worker, name, asked in ((first, "a", pair.one), (second, "b", pair.two)):
+        for worker, name, asked_node in ((first, "a", pair.one), (second, "b", pair.two)):
             await pair.one.register(worker, model=name)
             await pair.knows(pair.two, name)
             worker.fail(**faults)
-            told.append(await refused(asked, CHAT | {"model": name, "stream": stream}))
-    here, there = told
+            answers.append(await refused(asked_node, CHAT | {"model": name, "stream": stream}))
+    here, there = answers
     assert (here[0], here[2]["code"]) == (status, code)
     assert there == here
 
@@ -78,8 +78,8 @@ async def test_an_unsupported_parameter_is_named_the_same_over_a_hop(pair):
     async with tgi_worker.running() as worker:
         await pair.one.register(worker, dialect="tgi")
         await pair.knows(pair.two, "tiny")
-        asked = CHAT | {"guided_choice": ["a", "b"]}
-        here, there = [await refused(running, asked) for running in (pair.one, pair.two)]
+        fields = CHAT | {"guided_choice": ["a", "b"]}
+        here, there = [await refused(running, fields) for running in (pair.one, pair.two)]
     assert (here[0], here[2]["error"]["param"]) == (400, "guided_choice")
     assert there == here
 
@@ -88,17 +88,17 @@ async def test_a_failure_in_anthropics_protocol_is_the_same_over_a_hop(pair, wor
     await pair.one.register(worker)
     await pair.knows(pair.two, "tiny")
     worker.fail(hang=True)
-    asked = CHAT | {"max_tokens": 3}
+    fields = CHAT | {"max_tokens": 3}
     here, there = [
-        await refused(running, asked, "/v1/messages") for running in (pair.one, pair.two)
+        await refused(running, fields, "/v1/messages") for running in (pair.one, pair.two)
     ]
     del here[2]["request_id"], there[2]["request_id"]
     assert here[0] == there[0]
     assert here[2] == there[2]
 
 
-def answer(status: int, said: object, more: bytes = b"") -> bytes:
-    body = said if isinstance(said, bytes) else orjson.dumps(said)
+def answer(status: int, content: object, more: bytes = b"") -> bytes:
+    body = content if isinstance(content, bytes) else orjson.dumps(content)
     head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
     return head % (status, more, len(body)) + body
 
@@ -130,17 +130,17 @@ NESTED = b'{"code":1007,"message":"m","error":{"message":"m","x":%b1%b}}' % (b"[
 async def test_only_failures_of_workers_are_taken_over_from_a_peer(
     mesh, worker, said, status, message
 ):
-    async with hostile(mesh, worker, endless(said)) as one:
-        got, _, body = await refused(one, CHAT | {"stream": said.startswith(STREAM)})
+    async with hostile(mesh, worker, endless(said)) as running:
+        got, _, body = await refused(running, CHAT | {"stream": said.startswith(STREAM)})
     assert (got, body["message"], body["error"]["message"]) == (status, message, message)
     assert body["code"] in {row.code for row in TABLE.values()}
 
 
 @pytest.mark.parametrize("after", [b"99999999999", b"nan", b"-1", b"inf", b"soon", b"1.2"])
 async def test_the_retry_after_of_a_peer_is_at_most_an_hour(mesh, worker, after):
-    said = answer(429, failure(code="no_capacity"), b"Retry-After: %b\r\n" % after)
-    async with hostile(mesh, worker, endless(said)) as one:
-        got, seconds, _ = await refused(one, CHAT)
+    response = answer(429, failure(code="no_capacity"), b"Retry-After: %b\r\n" % after)
+    async with hostile(mesh, worker, endless(response)) as running:
+        got, seconds, _ = await refused(running, CHAT)
     assert got == 429
     assert 1 <= int(seconds) <= 3600
 
@@ -155,10 +155,10 @@ async def test_the_retry_after_of_a_peer_is_at_most_an_hour(mesh, worker, after)
 )
 @pytest.mark.parametrize("path", [PATH, "/v1/messages", "/v1/responses", "/tgi/p/tiny/generate"])
 async def test_odd_error_objects_of_a_peer_harm_no_face(mesh, worker, error, path):
-    asked = CHAT | {"max_tokens": 3, "input": "hi", "inputs": "hi"}
+    fields = CHAT | {"max_tokens": 3, "input": "hi", "inputs": "hi"}
     if path.endswith("responses"):
-        del asked["messages"], asked["max_tokens"]
-    async with hostile(mesh, worker, endless(answer(502, failure(**error)))) as one:
-        got, _, body = await refused(one, asked, path)
+        del fields["messages"], fields["max_tokens"]
+    async with hostile(mesh, worker, endless(answer(502, failure(**error)))) as running:
+        got, _, body = await refused(running, fields, path)
     assert got in (424, 500, 502)
     assert body["error"]

@@ -99,7 +99,7 @@ async def test_every_framing_arrives_byte_for_byte_at_once_and_in_small_pieces(n
         for running in (places.local, places.hop):
             places.pieces = [sent]
             assert await arrived(running) == sent
-            places.pieces = [sent[at : at + step] for at in range(0, len(sent), step)]
+            places.pieces = [sent[start : start + step] for start in range(0, len(sent), step)]
             assert await arrived(running) == sent
 
 
@@ -108,20 +108,20 @@ async def test_a_stream_sent_byte_by_byte_arrives_unchanged(end):
     sent = stream(said(GRAPES), b"[DONE]", end=end)
     async with places_of() as places:
         for running in (places.local, places.hop):
-            places.pieces = [sent[at : at + 1] for at in range(len(sent))]
+            places.pieces = [sent[start : start + 1] for start in range(len(sent))]
             assert await arrived(running) == sent
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
 async def test_a_stream_under_another_name_keeps_its_framing(name):
-    ours = FRAMINGS[name]
+    expected = FRAMINGS[name]
     if name == "data over several lines":
         # With the model renamed, these lines become one line of the same meaning.
-        ours = b'data: {"model":"tiny", "choices":[]}\n\n' + DONE
+        expected = b'data: {"model":"tiny", "choices":[]}\n\n' + DONE
     async with places_of() as places:
         places.pieces = [FRAMINGS[name].replace(b'"tiny"', b'"/models/own.gguf"')]
         for running in (places.local, places.hop):
-            assert await arrived(running) == ours
+            assert await arrived(running) == expected
 
 
 # With CR alone the first event waits for the next byte: an LF would belong to it. No worker is known to write so.

@@ -88,10 +88,10 @@ async def test_an_endless_stream_takes_little_memory(mesh, worker, again):
             await asyncio.sleep(
                 0.3
             )  # the caller does not read, and all buffers on the way are full
-            taken = 0
+            received = 0
             async for piece in response.content.iter_any():
-                taken += len(piece)
-                if taken > 4 * MIB:
+                received += len(piece)
+                if received > 4 * MIB:
                     break
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

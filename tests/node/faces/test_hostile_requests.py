@@ -50,12 +50,12 @@ def _in_our_words(heard: Heard) -> bool:
     (answer,) = heard.answers
     if answer.headers["content-type"].partition(";")[0] != "application/json":
         return False
-    said = orjson.loads(answer.body)
+    payload = orjson.loads(answer.body)
     return (
-        set(said) == {"code", "message", "error"}
-        and set(said["error"]) == {"message", "type", "param", "code"}
-        and said["code"] >= 1000
-        and len(said["message"]) > 10
+        set(payload) == {"code", "message", "error"}
+        and set(payload["error"]) == {"message", "type", "param", "code"}
+        and payload["code"] >= 1000
+        and len(payload["message"]) > 10
         and len(answer.body) < 2_000
         and answer.headers["server"] == "modelvine"
     )

@@ -62,18 +62,18 @@ async def test_one_body_too_many_is_refused_before_it_is_sent(full, worker):
 
 async def test_one_body_too_many_of_unknown_length_is_refused_while_it_is_sent(full, worker):
     async def pieces():
-        for at in range(0, len(LARGE), 10_000):
-            yield LARGE[at : at + 10_000]
+        for start in range(0, len(LARGE), 10_000):
+            yield LARGE[start : start + 10_000]
 
-    status, said = await told(ask(full, pieces()))
-    assert (status, said["error"]["code"]) == (503, "no_room_for_body")
+    status, payload = await told(ask(full, pieces()))
+    assert (status, payload["error"]["code"]) == (503, "no_room_for_body")
     assert len(worker.received) == 1
 
 
 async def test_a_body_that_is_large_only_when_decompressed_counts_too(full, worker):
     packed = {"Content-Encoding": "gzip"}
-    status, said = await told(ask(full, gzip.compress(LARGE), **packed))
-    assert (status, said["error"]["code"]) == (503, "no_room_for_body")
+    status, payload = await told(ask(full, gzip.compress(LARGE), **packed))
+    assert (status, payload["error"]["code"]) == (503, "no_room_for_body")
     assert len(worker.received) == 1
 
 

@@ -37,11 +37,11 @@ async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, wor
     await mesh.one.register(worker, capacity=8)
     await mesh.knows(mesh.two, "tiny")
     assert (await candidate(mesh.two, mesh.one))["load"] is None
-    one = mesh.one.context.peer
+    peer = mesh.one.context.peer
     reports = mesh.two.context.router.reports
     async with asking(mesh.one), asking(mesh.one):
         await until(
-            lambda: [r.load.in_flight for _, r in reports.of_node(one, time.monotonic())] == [2]
+            lambda: [r.load.in_flight for _, r in reports.of_node(peer, time.monotonic())] == [2]
         )
         found = await candidate(mesh.two, mesh.one)
         assert (found["load"]["in_flight"], found["load"]["slots"]) == (2, 8)
@@ -50,12 +50,12 @@ async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, wor
         assert 1 < found["score"] <= 2
         assert "2 from others" in found["why"]
         rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
-        assert [row["model"] for row in rows.pop(one)] == ["tiny"]
+        assert [row["model"] for row in rows.pop(peer)] == ["tiny"]
         assert not any(rows.values())
         [row] = (await told(mesh.one, "/api/v1/status"))["load"]
         assert (row["in_flight"], row["age"]) == (2, 0.0)
     await until(
-        lambda: [r.load.in_flight for _, r in reports.of_node(one, time.monotonic())] == [0]
+        lambda: [r.load.in_flight for _, r in reports.of_node(peer, time.monotonic())] == [0]
     )
     assert (await told(mesh.one, "/api/v1/status"))["load"] == []
     text = await (await mesh.two.http.get("/metrics")).text()
@@ -69,18 +69,18 @@ async def test_a_peers_answer_carries_its_load_which_the_caller_does_not_see(mes
         assert response.status == 200
         assert "x-modelvine-load" not in response.headers
     router = mesh.two.context.router
-    [(_, said)] = router.reports.of_node(mesh.one.context.peer, time.monotonic())
-    assert (said.load.in_flight, said.ours, said.requests_of_others) == (1, 1, 0)
-    assert said.load.first is not None
-    one = mesh.one.context.peer
+    [(_, report)] = router.reports.of_node(mesh.one.context.peer, time.monotonic())
+    assert (report.load.in_flight, report.ours, report.requests_of_others) == (1, 1, 0)
+    assert report.load.first is not None
+    peer = mesh.one.context.peer
     rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
-    assert [row["in_flight"] for row in rows[one]] == [0]
-    gone = {"project": "p", "model": "tiny"}
-    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=gone) as response:
+    assert [row["in_flight"] for row in rows[peer]] == [0]
+    fields = {"project": "p", "model": "tiny"}
+    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=fields) as response:
         assert response.status == 200
-    await until(lambda: not mesh.two.context.registry.catalog.held[one].record.services)
+    await until(lambda: not mesh.two.context.registry.catalog.held[peer].record.services)
     rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
-    assert rows[one] == []
+    assert rows[peer] == []
 
 
 async def test_service_times_are_sent_to_nodes_and_shown_in_the_api(mesh, worker):
@@ -125,10 +125,10 @@ async def test_only_a_node_may_set_the_patience_of_a_request(served, worker):
     await served.register(worker, capacity=1)
     patient = {"x-modelvine-patience": "0.001"}
     async with asking(served):
-        waits = asyncio.ensure_future(served.http.post(PATH, json=CHAT, headers=patient))
-        done, _ = await asyncio.wait([waits], timeout=0.2)
+        call = asyncio.ensure_future(served.http.post(PATH, json=CHAT, headers=patient))
+        done, _ = await asyncio.wait([call], timeout=0.2)
         assert not done
-        waits.cancel()
+        call.cancel()
         hop = patient | {"x-modelvine-hop": "x"}
         async with served.http.post(PATH, json=CHAT, headers=hop) as response:
             assert response.status == 429

@@ -20,19 +20,19 @@ async def listed(node):
 
 
 async def test_an_empty_list_of_models_is_valid(alone):
-    told = await listed(alone)
-    assert (told["object"], told["code"], told["data"]) == ("list", 0, [])
+    payload = await listed(alone)
+    assert (payload["object"], payload["code"], payload["data"]) == ("list", 0, [])
 
 
 async def test_a_model_is_shown_in_both_shapes(alone, worker):
     await alone.register(worker, type=0)
-    told = await listed(alone)
-    assert told["project"] == "p"
-    assert told["data"] == [
+    payload = await listed(alone)
+    assert payload["project"] == "p"
+    assert payload["data"] == [
         {
             "id": "tiny",
             "object": "model",
-            "created": told["data"][0]["created"],
+            "created": payload["data"][0]["created"],
             "owned_by": "p",
             "model": "tiny",
             "url": f"http://{alone.context.listening.http}/v1/chat/completions",
@@ -53,13 +53,13 @@ async def test_a_model_is_shown_in_both_shapes(alone, worker):
 async def test_a_models_url_is_this_nodes_path_for_its_kind_of_model(alone, worker, number, path):
     await alone.register(worker, type=number)
     headers = {"Host": "localhost:80", "X-Forwarded-Proto": "https"}
-    for where in ("/v1/models", "/v1/models/p/tiny"):
-        async with alone.http.get(where, headers=headers) as response:
-            told = await response.json()
-        (entry,) = told.get("data", [told])
+    for route in ("/v1/models", "/v1/models/p/tiny"):
+        async with alone.http.get(route, headers=headers) as response:
+            payload = await response.json()
+        (entry,) = payload.get("data", [payload])
         assert entry["url"] == f"https://localhost:80/v1/{path}"
-    kept = (await listed(alone))["data"][0]["url"]
-    async with alone.http.post(kept, json={"model": "tiny", "store": "tiny"}) as response:
+    url = (await listed(alone))["data"][0]["url"]
+    async with alone.http.post(url, json={"model": "tiny", "store": "tiny"}) as response:
         assert response.status == 200
 
 
@@ -181,11 +181,11 @@ async def test_a_long_list_comes_in_pieces_and_is_the_same_list(alone, headers):
         replica.merge_record(wire.encode_record(record, owner), heard_at=now, now=now)
     async with alone.http.get("/v1/models", headers=headers) as response:
         assert response.headers["transfer-encoding"] == "chunked"
-        told = await response.json()
-    ids = [entry["id"] for entry in told["data"]]
+        payload = await response.json()
+    ids = [entry["id"] for entry in payload["data"]]
     assert ids == sorted(ids)
     assert len(ids) == 2 * SLICE
-    assert (told["object"], told["project"]) == ("list", "p")
-    assert ("first_id" in told) == bool(headers)
+    assert (payload["object"], payload["project"]) == ("list", "p")
+    assert ("first_id" in payload) == bool(headers)
     async with alone.http.get(f"/v1/models/{ids[7]}", headers=headers) as response:
-        assert (await response.json()).items() >= told["data"][7].items()
+        assert (await response.json()).items() >= payload["data"][7].items()

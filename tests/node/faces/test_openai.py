@@ -69,12 +69,12 @@ class TestAnAnswer:
         assert "[DONE]" not in text
 
     async def test_in_a_stream_has_no_done_where_llama_stacks_client_asks(self, served, worker):
-        asked = CHAT | {"stream": True}
+        fields = CHAT | {"stream": True}
         for crlf in (False, True):
             worker.fail(crlf=crlf)
-            async with served.http.post(PATH, json=asked) as response:
+            async with served.http.post(PATH, json=fields) as response:
                 usual = await response.read()
-            async with served.http.post("/v1/openai/v1/chat/completions", json=asked) as response:
+            async with served.http.post("/v1/openai/v1/chat/completions", json=fields) as response:
                 assert response.content_type == "text/event-stream"
                 end = b"data: [DONE]\r\n\r\n" if crlf else b"data: [DONE]\n\n"
                 assert await response.read() == usual.removesuffix(end) != usual
@@ -83,12 +83,12 @@ class TestAnAnswer:
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
         worker.fail(die_after=2, delay_between=0.05)
-        asked = CHAT | {"stream": True}
+        fields = CHAT | {"stream": True}
         for served in (mesh.one, mesh.two):
-            await self.cut_off(served, asked)
+            await self.cut_off(served, fields)
 
-    async def cut_off(self, served, asked):
-        async with served.http.post("/v1/openai/v1/chat/completions", json=asked) as response:
+    async def cut_off(self, served, fields):
+        async with served.http.post("/v1/openai/v1/chat/completions", json=fields) as response:
             assert response.status == 200
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.read()
@@ -97,14 +97,14 @@ class TestAnAnswer:
     async def test_of_a_store_comes_without_the_v1_prefix_too_as_in_localai(
         self, served, worker, kind
     ):
-        said = {"store": "tiny", "keys": [[0.5]], "values": ["a"], "key": [0.5]}
-        async with served.http.post(f"/{kind.value}", json=said) as response:
+        fields = {"store": "tiny", "keys": [[0.5]], "values": ["a"], "key": [0.5]}
+        async with served.http.post(f"/{kind.value}", json=fields) as response:
             assert response.status == 200
-        assert orjson.loads(worker.received[-1].body) == said | {"model": "tiny"}
+        assert orjson.loads(worker.received[-1].body) == fields | {"model": "tiny"}
 
     async def test_of_a_sound_may_be_asked_for_with_elevenlabs_model_id(self, served, worker):
-        said = {"model_id": "tiny", "text": "rain"}
-        async with served.http.post("/v1/sound-generation", json=said) as response:
+        fields = {"model_id": "tiny", "text": "rain"}
+        async with served.http.post("/v1/sound-generation", json=fields) as response:
             assert response.status == 200
         assert orjson.loads(worker.received[-1].body)["model"] == "tiny"
         status, body = await told(served.http.post("/v1/sound-generation", json={"text": "rain"}))
@@ -145,10 +145,10 @@ class TestARequest:
         headers["accept"] = "application/json"
         async with served.http.post(PATH, json=CHAT, headers=headers) as response:
             assert response.status == 200
-        seen = worker.received[-1].headers
-        assert "secret" not in str(seen)
-        assert "Cookie" not in seen
-        assert seen["accept"] == "application/json"
+        received = worker.received[-1].headers
+        assert "secret" not in str(received)
+        assert "Cookie" not in received
+        assert received["accept"] == "application/json"
 
     async def test_may_come_without_a_content_type_when_it_looks_like_json(self, served):
         skip = {"skip_auto_headers": ["Content-Type"]}
@@ -165,15 +165,15 @@ class TestARequest:
         assert b"\x89PNG\r\n\x00" in worker.received[-1].body
 
     async def test_may_name_the_project_in_the_models_name_the_body_or_a_header(self, served):
-        for named, headers in (
+        for fields, headers in (
             ({"model": "p/tiny"}, {}),
             ({"project": "p"}, {}),
             ({}, {"x-modelvine-project": "p"}),
             ({}, {"x-modelvine-node": served.context.peer}),
             ({}, {"x-modelvine-cid": ""}),
         ):
-            async with served.http.post(PATH, json=CHAT | named, headers=headers) as response:
-                assert response.status == 200, named
+            async with served.http.post(PATH, json=CHAT | fields, headers=headers) as response:
+                assert response.status == 200, fields
 
     @pytest.mark.parametrize("place", ["serving", "asked"])
     @pytest.mark.parametrize(
@@ -191,25 +191,25 @@ class TestARequest:
     async def test_reaches_the_worker_without_fields_that_only_nodes_understand(
         self, mesh, worker, place, said, left
     ):
-        asked = await mesh.offers(place, worker)
+        asked_node = await mesh.offers(place, worker)
         body = b'{ %b"model":"tiny" ,"temperature":1e0, "messages":[]}'
         headers = {"content-type": "application/json"}
-        async with asked.http.post(PATH, data=body % said, headers=headers) as response:
+        async with asked_node.http.post(PATH, data=body % said, headers=headers) as response:
             assert response.status == 200
         assert worker.received[-1].body == body % left
 
     @pytest.mark.parametrize("place", ["serving", "asked"])
     async def test_as_a_form_reaches_the_worker_without_its_project(self, mesh, worker, place):
-        asked = await mesh.offers(place, worker)
+        asked_node = await mesh.offers(place, worker)
         form = aiohttp.FormData()
         for name, value in (("project", "p"), ("model", "tiny"), ("prompt", "a project")):
             form.add_field(name, value)
         form.add_field("image", b"\x89PNG\r\n\x00", filename="a.png", content_type="image/png")
-        async with asked.http.post("/v1/images/edits", data=form) as response:
+        async with asked_node.http.post("/v1/images/edits", data=form) as response:
             assert response.status == 200
         received = worker.received[-1]
-        found = multipart.parts(received.body, received.headers["content-type"])
-        assert [part.name for part in found] == ["model", "prompt", "image"]
+        parts = multipart.parts(received.body, received.headers["content-type"])
+        assert [part.name for part in parts] == ["model", "prompt", "image"]
 
     @pytest.mark.parametrize(
         "headers",
@@ -274,28 +274,28 @@ class TestANodeThatIsMeant:
         pinned = {"x-modelvine-node": "gpu-2"}
         status, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
         assert (status, body["error"]["code"]) == (400, "invalid_parameter")
-        found = called[0].context.router.find_nodes("gpu-2")
-        assert len(found) == 2
-        assert all(record.node in body["message"] for record in found)
+        records = called[0].context.router.find_nodes("gpu-2")
+        assert len(records) == 2
+        assert all(record.node in body["message"] for record in records)
 
     @pytest.mark.parametrize(
         ("name", "status"), [("gpu-3", 404), ("12D3KooW", 404), ("12D3", 404), ("two words", 400)]
     )
     async def test_by_a_name_that_no_node_has_is_refused(self, called, name, status):
         pinned = {"x-modelvine-node": name}
-        found, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
-        assert (found, body["code"]) == (status, 1001)
+        got, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
+        assert (got, body["code"]) == (status, 1001)
 
     async def test_is_found_by_its_name_on_every_path_that_takes_a_node(self, called):
         one, peer = called[1], called[0].context.peer
         route = {"model": "tiny", "node": "gpu-1"}
         _, body = await told(one.http.get("/api/v1/route", params=route))
         assert [(c["node"], c["name"]) for c in body["candidates"]] == [(peer, "gpu-1")]
-        asked = {"node_id": "gpu-1"}
-        assert (await told(one.http.post("/api/v0/peer", json=asked)))[1]["peer_id"] == peer
-        assert "p" in (await told(one.http.post("/api/v0/ai/project/peer", json=asked)))[1]["data"]
-        assert (await told(one.http.post("/api/v0/host/info", json=asked)))[0] == 200
-        chat = CHAT | asked | {"project": "p"}
+        fields = {"node_id": "gpu-1"}
+        assert (await told(one.http.post("/api/v0/peer", json=fields)))[1]["peer_id"] == peer
+        assert "p" in (await told(one.http.post("/api/v0/ai/project/peer", json=fields)))[1]["data"]
+        assert (await told(one.http.post("/api/v0/host/info", json=fields)))[0] == 200
+        chat = CHAT | fields | {"project": "p"}
         async with one.http.post("/api/v0/chat/completion", json=chat) as response:
             assert response.headers["x-modelvine-node"] == peer
 
@@ -311,9 +311,9 @@ class TestAListOfModels:
 
     HELLO = CHAT["messages"]
 
-    async def ask(self, at, *models, **more):
+    async def ask(self, asked_node, *models, **more):
         body = {"models": [*models], "messages": self.HELLO, **more}
-        async with at.http.post(PATH, json=body) as response:
+        async with asked_node.http.post(PATH, json=body) as response:
             return response, await response.json()
 
     @pytest.fixture
@@ -328,9 +328,9 @@ class TestAListOfModels:
     @pytest.mark.parametrize("hops", [0, 1])
     async def test_is_answered_by_the_first_model_that_is_served(self, two_models, hops, caplog):
         mesh, worker, other = two_models
-        at = mesh.two if hops else mesh.one
+        asked_node = mesh.two if hops else mesh.one
         caplog.set_level(logging.INFO, "modelvine.requests")
-        response, body = await self.ask(at, "unheard-of", "second", "first")
+        response, body = await self.ask(asked_node, "unheard-of", "second", "first")
         assert (response.status, body["model"]) == (200, "second")
         assert orjson.loads(other.received[-1].body) == {"model": "second", "messages": self.HELLO}
         assert worker.received == []
@@ -343,8 +343,8 @@ class TestAListOfModels:
     async def test_goes_on_to_the_next_when_all_attempts_failed(self, two_models, hops, status):
         mesh, worker, other = two_models
         worker.fail(status=status)
-        at = mesh.two if hops else mesh.one
-        response, body = await self.ask(at, "second", model="first")
+        asked_node = mesh.two if hops else mesh.one
+        response, body = await self.ask(asked_node, "second", model="first")
         assert (response.status, body["model"]) == (200, "second")
         assert response.headers["x-modelvine-attempts"] == "2"
         assert (len(worker.received), len(other.received)) == (1, 1)
@@ -361,11 +361,11 @@ class TestAListOfModels:
         await mesh.one.register(worker, model="first", capacity=1)
         worker.fail(delay_headers=2)
         async with asyncio.TaskGroup() as group:
-            taken = group.create_task(self.ask(mesh.one, "first"))
+            holder = group.create_task(self.ask(mesh.one, "first"))
             await until(lambda: worker.received)
             _, body = await self.ask(mesh.one, "first", "second")
             assert body["model"] == "second"
-            assert not taken.done()
+            assert not holder.done()
 
     async def test_waits_for_all_of_them_when_none_is_ready(self, worker):
         async with (
@@ -407,28 +407,28 @@ class TestAModelThatLoads:
     async def test_is_answered_at_every_node_once_it_is_loaded(self, patient, worker):
         async with asyncio.TaskGroup() as group:
             asking = [
-                group.create_task(told(asked.http.post(PATH, json=CHAT)))
-                for asked in (patient.one, patient.two, patient.two)
+                group.create_task(told(asked_node.http.post(PATH, json=CHAT)))
+                for asked_node in (patient.one, patient.two, patient.two)
             ]
             await until(lambda: patient.one.context.router.held_count == 3)
             # Control paths answer meanwhile.
             status, _ = await told(patient.one.http.get("/v1/models"))
             assert status == 200
-            assert not any(one.done() for one in asking)
+            assert not any(task.done() for task in asking)
             worker.fail()
-        assert [one.result()[0] for one in asking] == [200] * 3
+        assert [task.result()[0] for task in asking] == [200] * 3
         assert patient.two.context.router.events["held"] == 0
 
     async def test_is_reported_as_loading_when_the_time_to_wait_is_over(self, mesh, worker):
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
-        said = (
+        with_eta = (
             b'{"error":{"code":"model_loading"},"loading":{"state":"loading","eta_seconds":12.5}}'
         )
-        for refusal, eta, seconds in ((self.LLAMA_CPP, None, "5"), (said, 12.5, "13")):
+        for refusal, eta, seconds in ((self.LLAMA_CPP, None, "5"), (with_eta, 12.5, "13")):
             worker.fail(status=503, refusal=refusal)
-            for asked in (mesh.one, mesh.two):
-                async with asked.http.post(PATH, json=CHAT) as response:
+            for asked_node in (mesh.one, mesh.two):
+                async with asked_node.http.post(PATH, json=CHAT) as response:
                     body = await response.json()
                     assert (response.status, body["error"]["code"]) == (503, "model_loading")
                     assert body["loading"] == {"state": "loading", "eta_seconds": eta}
@@ -463,17 +463,17 @@ class TestAFailure:
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
         worker.fail(status=429, retry_after="30")
-        for asked in (mesh.two, mesh.two, mesh.one):
-            async with asked.http.post(PATH, json=CHAT) as response:
+        for asked_node in (mesh.two, mesh.two, mesh.one):
+            async with asked_node.http.post(PATH, json=CHAT) as response:
                 body = await response.json()
                 assert (response.status, body["error"]["code"]) == (429, "worker_busy")
                 assert 25 < int(response.headers["Retry-After"]) <= 30
         assert len(worker.received) == 1
         status, body = await told(mesh.two.http.get("/api/v1/route?model=tiny"))
-        (left,) = body["excluded"]
+        (excluded,) = body["excluded"]
         assert (status, body["candidates"]) == (200, [])
-        assert "requested a pause: " in left["reason"]
-        assert 25 < left["retry_in"] <= 30
+        assert "requested a pause: " in excluded["reason"]
+        assert 25 < excluded["retry_in"] <= 30
 
     async def test_of_the_worker_itself_is_502_without_the_workers_text(self, served, worker):
         worker.fail(status=500, refusal=b"Traceback: secret")
@@ -482,8 +482,8 @@ class TestAFailure:
         assert "secret" not in str(body)
 
     async def test_that_the_worker_blames_on_the_request_has_the_workers_text(self, served, worker):
-        said = b'{"error": {"message": "context too long", "code": "ctx"}}'
-        worker.fail(status=400, refusal=said)
+        refusal = b'{"error": {"message": "context too long", "code": "ctx"}}'
+        worker.fail(status=400, refusal=refusal)
         status, body = await told(served.http.post(PATH, json=CHAT))
         assert (status, body["message"], body["error"]["code"]) == (400, "context too long", "ctx")
 
@@ -522,10 +522,10 @@ class TestWhatIsBad:
     ):
         headers = {"Content-Type": "application/json"}
         with caplog.at_level(logging.DEBUG):
-            status, said = await told(served.http.post(PATH, data=body, headers=headers))
+            status, payload = await told(served.http.post(PATH, data=body, headers=headers))
         assert status == 400
-        assert said["code"] in (1001, 1002)
-        assert said["error"]["message"] == said["message"]
+        assert payload["code"] in (1001, 1002)
+        assert payload["error"]["message"] == payload["message"]
         assert worker.received == []
         assert not [r for r in caplog.records if r.exc_info or "Traceback" in r.getMessage()]
 
@@ -535,8 +535,8 @@ class TestWhatIsBad:
     )
     async def test_as_a_content_type_is_415(self, served, kind):
         call = served.http.post(PATH, data=b"{}", headers={"Content-Type": kind})
-        status, said = await told(call)
-        assert (status, said["error"]["code"]) == (415, "unsupported_media_type")
+        status, payload = await told(call)
+        assert (status, payload["error"]["code"]) == (415, "unsupported_media_type")
 
     @pytest.mark.parametrize("prefix", [b"", b"--b\r\n", b"--b\r\nContent-Disposition: x\r\n\r\n"])
     async def test_as_a_form_is_400(self, served, prefix):
@@ -584,8 +584,8 @@ class TestTheUnmodifiedClient:
 
     async def test_streams(self, client):
         stream = await client.chat.completions.create(**CHAT, stream=True)
-        said = [chunk.choices[0].delta.content async for chunk in stream]
-        assert said == ["", *WORDS[1:]]
+        texts = [chunk.choices[0].delta.content async for chunk in stream]
+        assert texts == ["", *WORDS[1:]]
 
     async def test_sees_an_unknown_model_as_not_found(self, client):
         with pytest.raises(openai.NotFoundError) as caught:

@@ -21,9 +21,9 @@ class Llama:
 
 @pytest.fixture(params=["serving", "asked"])
 async def asked(request, mesh):
-    words = [sys.executable, "-c", RUN, "--threads", "1", "--alias", "tiny", "--embedding"]
+    command = [sys.executable, "-c", RUN, "--threads", "1", "--alias", "tiny", "--embedding"]
     process = await asyncio.create_subprocess_exec(
-        *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         async with asyncio.timeout(READY_SECONDS):
@@ -37,8 +37,8 @@ async def asked(request, mesh):
 async def test_tokens_and_embeddings_are_served_and_a_ranking_is_refused(asked):
     found = {}
     for name in ("content", "prompt", "input"):
-        said = {"model": "tiny", name: TEXT}
-        status, found[name] = await told(asked.http.post("/v1/tokenize", json=said))
+        fields = {"model": "tiny", name: TEXT}
+        status, found[name] = await told(asked.http.post("/v1/tokenize", json=fields))
         assert status == 200, found[name]
     assert found["content"] == found["prompt"] == found["input"]
     tokens = found["content"]["tokens"]
@@ -48,7 +48,7 @@ async def test_tokens_and_embeddings_are_served_and_a_ranking_is_refused(asked):
 
     async with openai_at(asked, timeout=30) as ai:
         vectors = await ai.embeddings.create(model="tiny", input=[TEXT, "a hat"])
-    assert [one.index for one in vectors.data] == [0, 1]
+    assert [vector.index for vector in vectors.data] == [0, 1]
     assert vectors.data[0].embedding != vectors.data[1].embedding
     assert vectors.model == "tiny"
 
@@ -57,6 +57,6 @@ async def test_tokens_and_embeddings_are_served_and_a_ranking_is_refused(asked):
     assert (status, body["error"]["code"]) == (400, "unsupported_parameter")
     assert body["error"]["param"] == "model"
     # That it cannot rank does not count as a failure of the worker: other requests go on.
-    said = {"model": "tiny", "content": TEXT}
-    status, again = await told(asked.http.post("/v1/tokenize", json=said))
+    fields = {"model": "tiny", "content": TEXT}
+    status, again = await told(asked.http.post("/v1/tokenize", json=fields))
     assert (status, again) == (200, found["content"])

@@ -50,14 +50,14 @@ async def test_parameters_without_effect_are_named_in_a_header(ai):
 
 
 async def test_requests_that_the_protocol_cannot_express_are_refused(ai, stack):
-    for asked in (
+    for call in (
         ai.completions.create(model="tiny", prompt="a"),
         ai.chat.completions.create(
             model="tiny", messages=HELLO, response_format={"type": "json_object"}
         ),
     ):
         with pytest.raises(openai.BadRequestError) as refused:
-            await asked
+            await call
         assert refused.value.code == "unsupported_parameter"
     assert stack.received == []
 

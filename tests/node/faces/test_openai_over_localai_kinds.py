@@ -34,32 +34,34 @@ async def ai(node):
 
 def calls(localai, name):
     """Return what calls of one name asked of a backend: nodes also make other calls to find out what it is."""
-    return [one.asked for one in localai.received if one.path.endswith(f"/{name}")]
+    return [request.asked for request in localai.received if request.path.endswith(f"/{name}")]
 
 
 async def test_embeddings_are_the_same_in_base64_and_as_numbers(ai):
     # The client asks for base64 by default, and for numbers where it is told to.
     packed = await ai.embeddings.create(model="tiny", input=["hi", "there"])
     plain = await ai.embeddings.create(model="tiny", input=["hi", "there"], encoding_format="float")
-    assert [one.embedding for one in packed.data] == [one.embedding for one in plain.data]
+    assert [vector.embedding for vector in packed.data] == [
+        vector.embedding for vector in plain.data
+    ]
     assert plain.data[1].embedding == [5, 0.5, -1]
     assert (plain.model, plain.usage.total_tokens) == ("tiny", 3)
 
 
 async def test_images(ai):
     made = await ai.images.generate(model="tiny", prompt="a hat", n=2, size="256x256")
-    assert [b64decode(one.b64_json) for one in made.data] == [PNG, PNG]
+    assert [b64decode(image.b64_json) for image in made.data] == [PNG, PNG]
     assert made.data[0].url is None
-    named = await ai.images.generate(model="tiny", prompt="a hat", response_format="url")
-    assert named.data[0].url.startswith("data:image/png;base64,")
-    assert named.data[0].b64_json is None
+    by_url = await ai.images.generate(model="tiny", prompt="a hat", response_format="url")
+    assert by_url.data[0].url.startswith("data:image/png;base64,")
+    assert by_url.data[0].b64_json is None
 
 
 async def test_an_image_is_edited_and_a_mask_is_refused(ai, localai):
-    one = await ai.images.edit(model="tiny", image=("a.png", PNG), prompt="a hat")
-    assert b64decode(one.data[0].b64_json) == PNG
-    [asked] = calls(localai, "GenerateImage")
-    assert asked.src.endswith(".png")
+    edited = await ai.images.edit(model="tiny", image=("a.png", PNG), prompt="a hat")
+    assert b64decode(edited.data[0].b64_json) == PNG
+    [request] = calls(localai, "GenerateImage")
+    assert request.src.endswith(".png")
     listed = await ai.images.edit(model="tiny", image=[("a.png", PNG)], prompt="a hat")
     assert len(listed.data) == 1
     with pytest.raises(openai.BadRequestError) as refused:
@@ -70,26 +72,26 @@ async def test_an_image_is_edited_and_a_mask_is_refused(ai, localai):
 
 
 async def test_transcripts_come_as_text_json_and_subtitles(ai, localai):
-    heard = f"{len(WAV)} bytes {len(WAV)} bytes"
+    transcript = f"{len(WAV)} bytes {len(WAV)} bytes"
     plain = await ai.audio.transcriptions.create(model="tiny", file=("a.wav", WAV))
-    assert plain.text == heard
+    assert plain.text == transcript
     verbose = await ai.audio.transcriptions.create(
         model="tiny", file=("a.wav", WAV), response_format="verbose_json", language="de"
     )
-    assert [(one.start, one.end) for one in verbose.segments] == [(0, 1), (1, 2)]
+    assert [(segment.start, segment.end) for segment in verbose.segments] == [(0, 1), (1, 2)]
     subtitles = await ai.audio.transcriptions.create(
         model="tiny", file=("a.wav", WAV), response_format="vtt"
     )
     assert subtitles.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.000\n")
-    assert [asked.translate for asked in calls(localai, "AudioTranscription")] == [False] * 3
+    assert [request.translate for request in calls(localai, "AudioTranscription")] == [False] * 3
 
 
 async def test_a_recording_is_translated(node, localai):
     form = aiohttp.FormData({"model": "tiny"})
     form.add_field("file", WAV, filename="a.wav")
-    status, said = await told(node.http.post("/v1/audio/translations", data=form))
-    assert (status, said) == (200, {"text": f"{len(WAV)} bytes {len(WAV)} bytes"})
-    assert [asked.translate for asked in calls(localai, "AudioTranscription")] == [True]
+    status, payload = await told(node.http.post("/v1/audio/translations", data=form))
+    assert (status, payload) == (200, {"text": f"{len(WAV)} bytes {len(WAV)} bytes"})
+    assert [request.translate for request in calls(localai, "AudioTranscription")] == [True]
 
 
 async def test_speech_is_wav_and_other_formats_are_refused(ai):
@@ -101,15 +103,15 @@ async def test_speech_is_wav_and_other_formats_are_refused(ai):
 
 
 async def test_a_sound_is_generated(node):
-    said = {"model_id": "tiny", "text": "rain", "duration_seconds": 1}
-    async with node.http.post("/v1/sound-generation", json=said) as response:
+    fields = {"model_id": "tiny", "text": "rain", "duration_seconds": 1}
+    async with node.http.post("/v1/sound-generation", json=fields) as response:
         assert (response.status, await response.read()) == (200, WAV)
         assert response.headers["content-type"] == "audio/wav"
 
 
 async def test_documents_are_ranked_and_texts_are_tokenized(node):
-    said = {"model": "tiny", "query": "q", "documents": ["a", "bbb"], "top_n": 1}
-    status, ranked = await told(node.http.post("/v1/rerank", json=said))
+    fields = {"model": "tiny", "query": "q", "documents": ["a", "bbb"], "top_n": 1}
+    status, ranked = await told(node.http.post("/v1/rerank", json=fields))
     assert (status, ranked["model"]) == (200, "tiny")
     [best] = ranked["results"]
     assert (best["index"], best["document"]) == (1, {"text": "bbb"})
@@ -127,8 +129,8 @@ async def test_a_store_keeps_finds_and_deletes_columns(node, prefix):
 
     assert await store("set", keys=keys, values=values) == (200, {})
     assert await store("get", keys=keys) == (200, {"keys": keys, "values": values})
-    found = {"keys": keys[1:], "values": values[1:], "similarities": [1]}
-    assert await store("find", key=[3, 3], topk=1) == (200, found)
+    expected = {"keys": keys[1:], "values": values[1:], "similarities": [1]}
+    assert await store("find", key=[3, 3], topk=1) == (200, expected)
     assert await store("delete", keys=keys[:1]) == (200, {})
     assert await store("get", keys=keys) == (200, {"keys": keys[1:], "values": values[1:]})
     status, body = await store("set", keys=keys, values=["a"])

@@ -83,7 +83,7 @@ async def test_the_workers_fingerprint_reaches_the_caller(mesh, place):
         chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
         async with node.http.post("/v1/chat/completions", json=chat) as response:
             assert (await response.json())["system_fingerprint"] == "2"
-        asked = {"model": "tiny", "prompt": "a", "suffix": "b", "stream": True}
-        async with node.http.post("/v1/completions", json=asked) as response:
-            said = await response.text()
-        assert said.count('"system_fingerprint":"2"') == said.count("data: {") > 3
+        fields = {"model": "tiny", "prompt": "a", "suffix": "b", "stream": True}
+        async with node.http.post("/v1/completions", json=fields) as response:
+            text = await response.text()
+        assert text.count('"system_fingerprint":"2"') == text.count("data: {") > 3

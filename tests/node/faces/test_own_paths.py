@@ -39,16 +39,16 @@ async def test_a_type_0_endpoint_gets_chats_and_nothing_else(mesh, worker, asked
     await registered(mesh, [{"model": "own", "api": f"{worker.url}/custom/chat"}], {"own": 1})
     for kind in MODEL_KINDS:
         if kind not in (Kind.CHAT, Kind.COMPLETION):
-            status, said = await ask(asked, kind, "own")
-            assert (status, said["error"]["param"]) == (400, "model"), kind
-            assert said["message"].endswith("use /v1/chat/completions or /v1/completions")
+            status, payload = await ask(asked, kind, "own")
+            assert (status, payload["error"]["param"]) == (400, "model"), kind
+            assert payload["message"].endswith("use /v1/chat/completions or /v1/completions")
     assert not worker.received
     assert (await ask(asked, Kind.CHAT, "own"))[0] == 200
     # The prompt is sent as a message.
-    status, said = await ask(asked, Kind.COMPLETION, "own")
-    assert (status, said["object"]) == (200, "text_completion")
-    assert [one.path for one in worker.received] == ["/custom/chat"] * 2
-    assert all("messages" in orjson.loads(one.body) for one in worker.received)
+    status, payload = await ask(asked, Kind.COMPLETION, "own")
+    assert (status, payload["object"]) == (200, "text_completion")
+    assert [request.path for request in worker.received] == ["/custom/chat"] * 2
+    assert all("messages" in orjson.loads(request.body) for request in worker.received)
 
 
 async def test_chats_in_other_protocols_reach_a_type_0_endpoint_as_chats(mesh, worker, asked):
@@ -61,7 +61,7 @@ async def test_chats_in_other_protocols_reach_a_type_0_endpoint_as_chats(mesh, w
     ):
         assert (await told(asked.http.post(path, json=body)))[0] == 200, path
     assert (await told(asked.http.post("/tgi/p/own/generate", json={"inputs": "a"})))[0] == 200
-    assert {one.path for one in worker.received} == {"/custom/chat"}
+    assert {request.path for request in worker.received} == {"/custom/chat"}
 
 
 async def test_a_name_of_two_types_is_served_by_the_replica_of_the_requests_kind(
@@ -98,7 +98,7 @@ async def test_a_name_of_two_types_at_openais_paths_is_served_by_the_kind_too(me
     for _ in range(4):
         assert (await ask(asked, Kind.IMAGE, "SuperImage"))[0] == 200
         assert (await ask(asked, Kind.IMAGE_EDIT, "SuperImage"))[0] == 200
-    assert {one.path for one in worker.received} == {
+    assert {request.path for request in worker.received} == {
         "/v1/images/generations",
         "/other/v1/images/edits",
     }
@@ -122,8 +122,8 @@ async def test_route_shows_which_replica_serves_which_kind(mesh, worker, asked):
     await registered(mesh, models, {"SuperImage": 2})
     for kind, type_ in ((Kind.IMAGE, 1), (Kind.IMAGE_EDIT, 2)):
         query = {"model": "SuperImage", "kind": kind.value}
-        _, said = await told(asked.http.get("/api/v1/route", params=query))
-        assert [row["type"] for row in said["candidates"]] == [type_]
-        (left,) = said["excluded"]
+        _, payload = await told(asked.http.get("/api/v1/route", params=query))
+        assert [row["type"] for row in payload["candidates"]] == [type_]
+        (excluded,) = payload["excluded"]
         name = {1: "image_edit", 2: "image"}[type_]
-        assert left["reason"] == f"it serves another type of request: {name}"
+        assert excluded["reason"] == f"it serves another type of request: {name}"

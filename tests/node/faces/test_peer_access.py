@@ -50,8 +50,8 @@ async def test_a_request_of_a_node_is_not_forwarded_to_a_second_hop(mesh, worker
 @pytest.mark.parametrize("hop", [None, "", "somebody", "the answerer"])
 async def test_the_hop_header_must_name_the_node_of_the_certificate(mesh, worker, hop):
     await mesh.one.register(worker)
-    named = mesh.one.context.peer if hop == "the answerer" else hop
-    headers = {} if named is None else {"x-modelvine-hop": named}
+    peer = mesh.one.context.peer if hop == "the answerer" else hop
+    headers = {} if peer is None else {"x-modelvine-hop": peer}
     async with speaking_as(mesh.two.identity, mesh.one) as session:
         status, body = await told(session.post(PATH, json=CHAT, headers=headers))
     assert (status, body["code"]) == (403, 1010)

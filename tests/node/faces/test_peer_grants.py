@@ -31,9 +31,9 @@ async def mesh(worker):
         yield pair
 
 
-async def shows(mesh, holder=None, **said):
+async def shows(mesh, holder=None, **fields):
     """Have the second node present a grant of the first, and return that grant."""
-    terms = Terms(expires=int(time.time() + 60), **said)
+    terms = Terms(expires=int(time.time() + 60), **fields)
     grant = await mesh.one.context.keys.grant("site-two", terms)
     links = mesh.two.context.links
     sealed = grants.written(grants.seal(grant, holder or mesh.two.identity.peer))

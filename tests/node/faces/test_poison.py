@@ -18,23 +18,25 @@ async def test_exactly_two_workers_die_of_a_request_wherever_they_are(homes, str
     settings, world = settings_of(attempts=6), World(MemoryNet())
     async with AsyncExitStack() as closing:
         workers = []
-        asked = await closing.enter_async_context(node(world, settings))
+        asked_node = await closing.enter_async_context(node(world, settings))
         for count in homes:
             home = await closing.enter_async_context(node(world, settings))
-            await until(lambda home=home: home.context.peer in asked.context.registry.catalog.held)
+            await until(
+                lambda home=home: home.context.peer in asked_node.context.registry.catalog.held
+            )
             for number in range(count):
                 worker = await closing.enter_async_context(openai_worker.running())
                 worker.fail(die_before_headers=True)
                 await home.register(worker, cid=str(number))
                 workers.append(worker)
         await until(
-            lambda: len(asked.context.registry.catalog.offers.get("tiny", ())) == len(workers)
+            lambda: len(asked_node.context.registry.catalog.offers.get("tiny", ())) == len(workers)
         )
-        async with asked.http.post(
+        async with asked_node.http.post(
             "/v1/chat/completions", json={**CHAT, "stream": stream}
         ) as answer:
-            said = await answer.json()
+            payload = await answer.json()
         assert answer.status == 502
-        assert said["error"]["code"] == "poisonous_request"
+        assert payload["error"]["code"] == "poisonous_request"
         assert answer.headers["x-should-retry"] == "false"
         assert sum(len(worker.received) for worker in workers) == 2

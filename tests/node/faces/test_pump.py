@@ -153,15 +153,15 @@ async def test_a_cancelled_task_takes_no_more_pieces() -> None:
 async def test_streams_are_the_same_through_the_lane_and_through_aiohttp(
     served, worker, faults, goes_on
 ) -> None:
-    said = []
+    bodies = []
     for beside in ({}, {"Connection": "close"}):
         worker.fail(delay_between=0.02, **faults)
         headers = {"x-modelvine-continue": goes_on, **beside}
         async with served.http.post(URL, json=STREAM, headers=headers) as response:
             assert response.status == 200
-            said.append(await response.read())
-    assert said[0] == said[1]
-    assert said[0].endswith(b"\n\n")
+            bodies.append(await response.read())
+    assert bodies[0] == bodies[1]
+    assert bodies[0].endswith(b"\n\n")
 
 
 async def test_a_worker_sees_a_caller_leave_in_the_middle(served, worker) -> None:
@@ -206,9 +206,9 @@ async def test_a_stream_that_fails_does_not_stop_the_others() -> None:
     def failing() -> None:
         raise ValueError("a defect")
 
-    said = []
+    errors = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: said.append(context["exception"]))
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
     queue = PumpQueue()
     served: list[int] = []
     queue.add(failing)
@@ -217,7 +217,7 @@ async def test_a_stream_that_fails_does_not_stop_the_others() -> None:
     await turns(3)
     assert served == [*range(PER_TURN)]
     with pytest.raises(ValueError, match="a defect"):
-        raise said[0]
+        raise errors[0]
 
 
 async def test_a_bounded_number_pass_at_once_while_the_queue_is_empty() -> None:

@@ -119,14 +119,14 @@ async def test_tokens_are_settled_by_the_usage_of_the_answer(mesh, worker, path,
     tell(worker)
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
-    asked = mesh.two if away else mesh.one
-    headers = await key_for(asked, tokens_per_day=1_000_000, tpm=1_000_000)
+    asked_node = mesh.two if away else mesh.one
+    headers = await key_for(asked_node, tokens_per_day=1_000_000, tpm=1_000_000)
     body = {**BODIES[path], "stream": stream}
-    async with asked.http.post(path, json=body, headers=headers) as response:
+    async with asked_node.http.post(path, json=body, headers=headers) as response:
         assert response.status == 200
         text = await response.text()
-    await until(lambda: books(asked).under_way == 0)
-    assert books(asked).day.used == 42
+    await until(lambda: books(asked_node).under_way == 0)
+    assert books(asked_node).day.used == 42
     if path == CHAT:
         # The stream's caller did not ask for usage.
         assert ("prompt_tokens" in text) is not stream
@@ -183,18 +183,18 @@ async def test_every_face_reports_the_limit_of_a_model(served, path):
         async with served.http.post(path, json=BODIES[path], headers=headers) as response:
             assert response.status == status, await response.text()
             assert response.headers["x-ratelimit-limit-requests"] == "1"
-            said = await response.text()
+            text = await response.text()
     assert 50 < int(response.headers["retry-after"]) <= 60
-    assert "for t* this key allows 1 requests a minute" in said
+    assert "for t* this key allows 1 requests a minute" in text
 
 
 @pytest.fixture
 async def proxied(worker):
     """Yield a node behind a proxy on this machine, which serves callers without keys too."""
     web = WebSettings(trusted_proxies=("127.0.0.1",), rpm_per_address=1)
-    async with node(World(MemoryNet()), settings_of(web=web)) as one:
-        await one.register(worker)
-        yield one
+    async with node(World(MemoryNet()), settings_of(web=web)) as running:
+        await running.register(worker)
+        yield running
 
 
 def told(*hops):
@@ -243,10 +243,10 @@ async def test_callers_on_the_same_machine_are_not_limited_by_address(proxied):
 
 async def test_an_untrusted_proxy_is_one_address_whatever_it_forwards(worker):
     web = WebSettings(trusted_proxies=("10.0.0.1",), rpm_per_address=1)
-    async with node(World(MemoryNet()), settings_of(web=web)) as one:
-        await one.register(worker)
+    async with node(World(MemoryNet()), settings_of(web=web)) as running:
+        await running.register(worker)
         # It claims to forward for other addresses, so it does not count as a caller on this machine.
-        statuses = [(await ask(one, CHAT, told(f"192.0.2.{at}"))).status for at in range(3)]
+        statuses = [(await ask(running, CHAT, told(f"192.0.2.{host}"))).status for host in range(3)]
     assert statuses == [200, 429, 429]
 
 

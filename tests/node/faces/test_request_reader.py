@@ -78,8 +78,8 @@ class TestALargeBody:
 
         headers = {"Content-Type": "application/json"}
         for body in (b"x" * 10_001, pieces()):
-            status, said = await told(small.http.post(PATH, data=body, headers=headers))
-            assert (status, said["error"]["code"]) == (413, "body_too_large")
+            status, payload = await told(small.http.post(PATH, data=body, headers=headers))
+            assert (status, payload["error"]["code"]) == (413, "body_too_large")
 
     @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
     async def test_is_413_when_it_is_large_only_once_decompressed(self, small, encoding):

@@ -13,9 +13,9 @@ OWN = {
 }
 
 
-def shape(said):
-    return [sorted(row) for row in said["results"]], [
-        type(row["document"]) for row in said["results"]
+def shape(payload):
+    return [sorted(row) for row in payload["results"]], [
+        type(row["document"]) for row in payload["results"]
     ]
 
 
@@ -26,9 +26,9 @@ async def test_a_ranking_has_one_shape_on_every_path_and_for_every_protocol(
 ):
     worker.fail(answer=orjson.dumps(OWN))
     node = await mesh.offers(place, worker)
-    status, said = await told(node.http.post(path, json=ASKED))
-    assert (status, said["model"]) == (200, "tiny")
-    assert said["results"] == [
+    status, payload = await told(node.http.post(path, json=ASKED))
+    assert (status, payload["model"]) == (200, "tiny")
+    assert payload["results"] == [
         {"index": 1, "relevance_score": 0.9, "document": {"text": "near"}},
         {"index": 0, "relevance_score": 0.2, "document": {"text": "far"}},
     ]
@@ -37,4 +37,4 @@ async def test_a_ranking_has_one_shape_on_every_path_and_for_every_protocol(
         api = backend.url.replace("grpc:", "grpc+localai:")
         await mesh.one.register(backend, model="other", api=api)
         _, other = await told(mesh.one.http.post(path, json=ASKED | {"model": "other"}))
-    assert shape(other) == shape(said)
+    assert shape(other) == shape(payload)

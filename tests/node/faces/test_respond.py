@@ -108,8 +108,8 @@ class TestTokens:
         }
 
     async def test_are_shown_to_a_caller_that_asked(self, served, worker):
-        asked = self.ASKED | {"stream_options": {"include_usage": True}}
-        async with served.http.post(PATH, json=asked) as response:
+        fields = self.ASKED | {"stream_options": {"include_usage": True}}
+        async with served.http.post(PATH, json=fields) as response:
             assert await response.read() == b"".join(worker.events("tiny", usage=True))
         assert (await self.counted(served))['estimated="no",model="tiny",part="completion"'] == 6
 

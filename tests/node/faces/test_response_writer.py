@@ -39,8 +39,8 @@ PATIENT = settings_of(keep_alive=PAUSE, first_byte_timeout=5)
 
 @pytest.fixture
 async def alone():
-    async with node(World(MemoryNet()), PATIENT) as one:
-        yield one
+    async with node(World(MemoryNet()), PATIENT) as running:
+        yield running
 
 
 @pytest.fixture(params=["local", "hop"])
@@ -61,10 +61,10 @@ async def test_a_long_prefill_is_bridged_by_comments_and_then_every_byte_arrives
     async with asked.http.post(PATH, json=STREAM) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
         assert "x-request-id" in response.headers
-        said = await response.read()
-    comments = said.count(COMMENT)
+        body = await response.read()
+    comments = body.count(COMMENT)
     assert 3 <= comments <= (time.monotonic() - began) / PAUSE + 1
-    assert said == COMMENT * comments + b"".join(worker.events("tiny"))
+    assert body == COMMENT * comments + b"".join(worker.events("tiny"))
 
 
 async def test_a_caller_that_leaves_after_a_comment_cancels_its_request(asked, worker):
@@ -80,17 +80,17 @@ async def test_a_wait_in_the_queue_is_bridged_by_comments(alone, worker):
     await alone.register(worker, capacity=1)
     worker.fail(delay_first=0.3)
     async with alone.http.post(PATH, json=STREAM), alone.http.post(PATH, json=STREAM) as second:
-        said = await second.read()
-    assert said.startswith(COMMENT)
-    assert said.endswith(b"data: [DONE]\n\n")
+        body = await second.read()
+    assert body.startswith(COMMENT)
+    assert body.endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_pause_within_a_stream_is_filled_between_whole_events(asked, worker):
     worker.fail(delay_between=0.25)
     async with asked.http.post(PATH, json=STREAM) as response:
-        said = await response.read()
-    assert COMMENT in said
-    assert said.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
+        body = await response.read()
+    assert COMMENT in body
+    assert body.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
 
 
 async def test_a_comment_is_never_sent_in_the_middle_of_an_event(alone):
@@ -106,8 +106,8 @@ async def test_a_comment_is_never_sent_in_the_middle_of_an_event(alone):
     async with raw(serve) as url:
         await alone.register(At(url))
         async with alone.http.post(PATH, json=STREAM) as response:
-            said = await response.read()
-    assert said.startswith(b'data: {"model":"tiny"}\n\n' + half + b'"}\n\n')
+            body = await response.read()
+    assert body.startswith(b'data: {"model":"tiny"}\n\n' + half + b'"}\n\n')
 
 
 async def test_a_failure_after_the_first_comment_is_an_event_without_done(alone):
@@ -119,22 +119,22 @@ async def test_a_failure_after_the_first_comment_is_an_event_without_done(alone)
         await alone.register(At(url))
         async with alone.http.post(PATH, json=STREAM) as response:
             assert response.status == 200
-            said = await response.read()
-    event = said.replace(COMMENT, b"")
-    assert COMMENT in said
+            body = await response.read()
+    event = body.replace(COMMENT, b"")
+    assert COMMENT in body
     assert orjson.loads(event.removeprefix(b"data: "))["error"]["code"] == "worker_died"
 
 
 async def test_a_wait_in_vain_for_a_slot_ends_in_an_event_with_retry_after(worker):
     settings = settings_of(keep_alive=0.1, queue_timeout=0.3)
     worker.fail(delay_first=2)
-    async with node(World(MemoryNet()), settings) as one:
-        await one.register(worker, capacity=1)
-        async with one.http.post(PATH, json=CHAT | {"model": "tiny", "stream": True}) as first:
-            async with one.http.post(PATH, json=STREAM) as second:
-                said = (await second.read()).replace(COMMENT, b"")
+    async with node(World(MemoryNet()), settings) as running:
+        await running.register(worker, capacity=1)
+        async with running.http.post(PATH, json=CHAT | {"model": "tiny", "stream": True}) as first:
+            async with running.http.post(PATH, json=STREAM) as second:
+                body = (await second.read()).replace(COMMENT, b"")
             first.close()
-    error = orjson.loads(said.removeprefix(b"data: "))["error"]
+    error = orjson.loads(body.removeprefix(b"data: "))["error"]
     assert error["code"] == "no_capacity"
     assert error["retry_after"] >= 1
 
@@ -159,10 +159,10 @@ async def test_a_late_answer_in_one_piece_becomes_a_stream_or_an_error_event(
     async with raw(serve) as url:
         await alone.register(At(url))
         async with alone.http.post(PATH, json=STREAM) as response:
-            said = await response.read()
-    assert said.startswith(COMMENT)
-    assert said_at_last in said
-    assert (b"[DONE]" in said) == (b"hi" in said)
+            body = await response.read()
+    assert body.startswith(COMMENT)
+    assert said_at_last in body
+    assert (b"[DONE]" in body) == (b"hi" in body)
 
 
 async def test_a_long_wait_for_a_whole_answer_is_silent_and_keeps_its_status(alone, worker):
@@ -181,19 +181,19 @@ async def test_an_answer_of_a_second_worker_after_comments_is_one_answer(alone, 
         await asyncio.sleep(0.25)
 
     async with raw(serve) as url:
-        for cid, at in (("1", url), ("2", worker.url)):
-            await alone.register(At(at), cid=cid)
+        for cid, worker_url in (("1", url), ("2", worker.url)):
+            await alone.register(At(worker_url), cid=cid)
         for _ in range(4):
             async with alone.http.post(PATH, json=STREAM) as response:
-                said = await response.read()
-            assert said.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
+                body = await response.read()
+            assert body.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
 
 
 async def test_a_keep_alive_of_zero_sends_no_comments(worker):
     worker.fail(delay_first=0.3)
-    async with node(World(MemoryNet()), settings_of(keep_alive=0)) as one:
-        await one.register(worker)
-        async with one.http.post(PATH, json=STREAM) as response:
+    async with node(World(MemoryNet()), settings_of(keep_alive=0)) as running:
+        await running.register(worker)
+        async with running.http.post(PATH, json=STREAM) as response:
             assert await response.read() == b"".join(worker.events("tiny"))
 
 
@@ -201,17 +201,17 @@ async def test_a_keep_alive_of_zero_sends_no_comments(worker):
 @pytest.mark.parametrize("kind", [b"text/event-stream", b"audio/wav"])
 async def test_a_caller_that_does_not_read_slows_the_worker_down_and_is_cut_off(kind, way):
     event = b'data: {"model":"tiny"}\n\n' * 3_000
-    taken, freed = [0], asyncio.Event()
+    written, freed = [0], asyncio.Event()
 
     async def serve(reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         if head.startswith(b"POST"):
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n" % kind)
             with suppress(ConnectionError):
-                while taken[0] < 200_000_000:
+                while written[0] < 200_000_000:
                     writer.write(event)
                     await writer.drain()
-                    taken[0] += len(event)
+                    written[0] += len(event)
             freed.set()
 
     world, settings = World(MemoryNet()), settings_of(stall_timeout=0.5)
@@ -224,11 +224,11 @@ async def test_a_caller_that_does_not_read_slows_the_worker_down_and_is_cut_off(
             await one.context.registry.change_addresses(reach)
         await one.register(At(url))
         await until(lambda: "tiny" in two.context.registry.catalog.offers)
-        asked = one if way == "local" else two
-        host, port = asked.context.listening.http.split(":")
+        asked_node = one if way == "local" else two
+        host, port = asked_node.context.listening.http.split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
-        path, said = (PATH, STREAM) if b"event" in kind else ("/v1/audio/speech", SPEECH)
-        body = orjson.dumps(said)
+        path, fields = (PATH, STREAM) if b"event" in kind else ("/v1/audio/speech", SPEECH)
+        body = orjson.dumps(fields)
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         try:
@@ -236,12 +236,12 @@ async def test_a_caller_that_does_not_read_slows_the_worker_down_and_is_cut_off(
             await asyncio.wait_for(freed.wait(), 10)
         finally:
             writer.transport.abort()
-        await until(lambda: asked.context.router.in_flight.total() == 0)
+        await until(lambda: asked_node.context.router.in_flight.total() == 0)
         await until(lambda: one.context.router.in_flight.total() == 0)
-        rows = asked.context.metrics.counts().requests
+        rows = asked_node.context.metrics.counts().requests
         assert [row.ended for row in rows] == ["499"]
     # The worker could write what fits the buffers of the sockets, and some hundred KiB of ours.
-    assert taken[0] < 50_000_000
+    assert written[0] < 50_000_000
 
 
 async def long(request):

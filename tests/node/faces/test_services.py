@@ -103,8 +103,8 @@ async def test_a_list_fails_when_no_service_answers(mesh):
         row = {"project": "p", "model": name, "api": "http://127.0.0.1:9", "type": BATCH}
         async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
             assert response.status == 200
-    status, said = await told(mesh.one.http.get("/v1/batches"))
-    assert (status, said["error"]["code"]) == (503, "worker_unreachable")
+    status, payload = await told(mesh.one.http.get("/v1/batches"))
+    assert (status, payload["error"]["code"]) == (503, "worker_unreachable")
 
 
 @pytest.mark.parametrize("limit", ["0", "x", "-1", "99999"])
@@ -138,8 +138,8 @@ async def test_services_of_one_cid_are_one_service_and_any_node_answers_for_it(
     here = {"x-modelvine-node": mesh.one.context.peer}
     file = await shared.files.create(file=("a", b"{}"), purpose="batch", extra_headers=here)
     assert mesh.one.context.peer in file.id
-    gone = {"project": "p", "model": "batch", "cid": "site"}
-    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=gone) as response:
+    fields = {"project": "p", "model": "batch", "cid": "site"}
+    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=fields) as response:
         assert response.status == 200
     assert (await shared.files.retrieve(file.id)).filename == "a"
     batch = await shared.batches.create(
@@ -151,8 +151,8 @@ async def test_services_of_one_cid_are_one_service_and_any_node_answers_for_it(
 async def test_an_upload_is_bound_to_the_node_where_it_began(shared, mesh):
     home = home_of(mesh.one.context.peer, Service("p", "batch", cid="site"))
     upload = f"upload_1@{home.node}.{home.tag}"
-    gone = {"project": "p", "model": "batch", "cid": "site"}
-    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=gone) as response:
+    fields = {"project": "p", "model": "batch", "cid": "site"}
+    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=fields) as response:
         assert response.status == 200
     with pytest.raises(openai.InternalServerError) as away:
         await shared.uploads.cancel(upload)
@@ -232,11 +232,11 @@ async def test_calls_that_are_not_jobs_are_answered_as_specified(http, stack, ca
 @pytest.mark.parametrize("call", SUBMITS, ids=lambda c: c.path)
 async def test_a_job_is_queried_and_cancelled_at_any_node_by_its_id(http, mesh, stack, call):
     field, id_ = await submitted(http, call)
-    own, _, home = id_.rpartition("@")
-    assert (own, home.partition(".")[0]) == ("job 1", mesh.one.context.peer)
+    job_id, _, home = id_.rpartition("@")
+    assert (job_id, home.partition(".")[0]) == ("job 1", mesh.one.context.peer)
     beside = call.path.removesuffix("submit")
-    for asked in (mesh.one.http, mesh.two.http):
-        status, answer = await told(asked.get(f"{beside}status", params={field: id_}))
+    for client in (mesh.one.http, mesh.two.http):
+        status, answer = await told(client.get(f"{beside}status", params={field: id_}))
         assert (status, answer[field]) == (200, id_)
         as_specified(f"{beside}status", "GET", answer)
         assert stack.received[-1].path == f"{beside}status?{field}=job+1"
@@ -262,18 +262,20 @@ async def test_the_tail_of_a_log_comes_line_by_line(http, stack):
 async def test_a_file_that_a_service_names_is_served_by_any_node(http, mesh):
     call = next(c for c in SUBMITS if c.path == "/fine_tuning/jobs/submit")
     _, job = await told(http.post(call.path, json=BODIES[call.path]))
-    [place] = job["checkpoints"]
-    for asked in (mesh.one.http, mesh.two.http):
-        async with asked.get(place) as response:
+    [url] = job["checkpoints"]
+    for client in (mesh.one.http, mesh.two.http):
+        async with client.get(url) as response:
             assert (response.status, await response.read()) == (200, llama_stack_services.ADAPTER)
-    async with http.get(place.replace("adapter", "nothing")) as response:
+    async with http.get(url.replace("adapter", "nothing")) as response:
         assert response.status == 404
 
 
 async def test_a_404_of_a_service_is_passed_on(http):
     _, id_ = await submitted(http, SUBMITS[0])
-    gone = id_.replace("job 1", "job 9")
-    status, answer = await told(http.get("/batch_inference/jobs/status", params={"job_id": gone}))
+    unknown_id = id_.replace("job 1", "job 9")
+    status, answer = await told(
+        http.get("/batch_inference/jobs/status", params={"job_id": unknown_id})
+    )
     assert (status, answer) == (404, {"message": "no such job"})
 
 

@@ -35,13 +35,13 @@ async def client(request, mesh, servers):
 async def test_a_batch_is_made_of_a_file_cancelled_and_cleaned_up(client, servers, mesh):
     file = await client.files.create(file=("a.jsonl", LINES), purpose="batch")
     assert file.id.partition("@")[0] == "files-1"
-    made = await client.batches.create(
+    batch = await client.batches.create(
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
     )
-    assert made.input_file_id == file.id
+    assert batch.input_file_id == file.id
     assert servers["batch"].kept["batches"]["batches-2"]["input_file_id"] == "files-1"
-    assert (await client.batches.retrieve(made.id)).status == "validating"
-    assert (await client.batches.cancel(made.id)).status == "cancelling"
+    assert (await client.batches.retrieve(batch.id)).status == "validating"
+    assert (await client.batches.cancel(batch.id)).status == "cancelling"
     assert (await client.files.content(file.id)).content == LINES
     assert (await client.files.delete(file.id)).id == file.id
     with pytest.raises(openai.NotFoundError, match="no files is called files-1"):
@@ -75,10 +75,10 @@ async def test_fine_tuning(client, servers):
 async def test_a_vector_store_is_filled_searched_and_deleted(client, servers):
     file = await client.files.create(file=("a.txt", b"It grows."), purpose="assistants")
     store = await client.vector_stores.create(name="notes")
-    kept = await client.vector_stores.files.create(store.id, file_id=file.id)
-    assert (kept.id, kept.vector_store_id) == (file.id, store.id)
+    attached = await client.vector_stores.files.create(store.id, file_id=file.id)
+    assert (attached.id, attached.vector_store_id) == (file.id, store.id)
     found = await client.vector_stores.search(store.id, query="What grows?")
-    assert [one.file_id for one in found.data] == [file.id]
+    assert [hit.file_id for hit in found.data] == [file.id]
     assert (await client.vector_stores.delete(store.id)).deleted
     assert not servers["batch"].kept
 
@@ -103,7 +103,7 @@ async def test_a_page_of_a_service_runs_no_script_in_the_origin_of_the_node(mesh
         async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
             assert response.status == 200
         await mesh.knows(mesh.two, service_type_name(ModelType.BATCH))
-        asked = mesh.one if place == "serving" else mesh.two
-        async with asked.http.get("/v1/files/x/content") as response:
+        asked_node = mesh.one if place == "serving" else mesh.two
+        async with asked_node.http.get("/v1/files/x/content") as response:
             assert (response.status, response.headers["content-type"]) == (200, said.decode())
             assert response.headers["content-security-policy"] == "sandbox; default-src 'none'"

@@ -24,8 +24,8 @@ KEY = "the-key-of-this-provider"
 @asynccontextmanager
 async def providing(make, mesh, folder, *, database=""):
     """Run a provider that sends its requests to the second node, is registered at the first, and known to both."""
-    place = HostPort("127.0.0.1", 0)
-    plan = ProviderPlan(make.__module__, folder, place, "services", "own", 4, database=database)
+    address = HostPort("127.0.0.1", 0)
+    plan = ProviderPlan(make.__module__, folder, address, "services", "own", 4, database=database)
     folder.mkdir()
 
     def known():
@@ -38,10 +38,12 @@ async def providing(make, mesh, folder, *, database=""):
     try:
         async with served(application(provider.routes(), KEY)) as url, asyncio.TaskGroup() as group:
             work = group.create_task(provider.run())
-            for said in registrations(plan, provider, url):
-                said["headers"] = {"authorization": f"Bearer {KEY}"}
-                status, why = await told(mesh.one.http.post("/api/v0/ai/model/register", json=said))
-                assert status == 200, why
+            for registration in registrations(plan, provider, url):
+                registration["headers"] = {"authorization": f"Bearer {KEY}"}
+                status, payload = await told(
+                    mesh.one.http.post("/api/v0/ai/model/register", json=registration)
+                )
+                assert status == 200, payload
             await until(lambda: known() >= {*provider.types})
             yield provider
             work.cancel()
@@ -74,20 +76,20 @@ async def test_an_agent_answers_in_one_turn(node, agents):
 async def test_an_agent_asks_for_a_tool_and_executes_none(node, agents, worker):
     worker.fail(calls=(("weather", '{"city":"Rome"}'),), finish="tool_calls")
     agent = {"name": "a", "model": "llama3_8", "tools": [{"name": "weather"}]}
-    asked = {**BODIES["/agents/execute"], "agent": agent}
-    status, turn = await told(node.http.post("/agents/execute", json=asked))
+    fields = {**BODIES["/agents/execute"], "agent": agent}
+    status, turn = await told(node.http.post("/agents/execute", json=fields))
     assert (status, turn["steps"][1]["stepType"]) == (200, "tool_request")
     call = turn["steps"][1]["messages"][0]["tool_call"]
     assert call == {"name": "weather", "arguments": [{"city": "Rome"}]}
 
 
 async def test_an_agent_with_an_unknown_model_or_tool_type_is_refused(node, agents):
-    asked = {**BODIES["/agents/execute"], "agent": {"model": "none"}}
-    status, said = await told(node.http.post("/agents/execute", json=asked))
-    assert (status, said["error"]["type"]) == (404, "invalid_request_error")
-    asked["agent"] = {"model": "m", "tools": [{"name": "search", "tool_type": "builtin"}]}
-    status, said = await told(node.http.post("/agents/execute", json=asked))
-    assert (status, said["error"]["param"]) == (400, "agent.tools[0].tool_type")
+    fields = {**BODIES["/agents/execute"], "agent": {"model": "none"}}
+    status, payload = await told(node.http.post("/agents/execute", json=fields))
+    assert (status, payload["error"]["type"]) == (404, "invalid_request_error")
+    fields["agent"] = {"model": "m", "tools": [{"name": "search", "tool_type": "builtin"}]}
+    status, payload = await told(node.http.post("/agents/execute", json=fields))
+    assert (status, payload["error"]["param"]) == (400, "agent.tools[0].tool_type")
 
 
 @pytest.fixture
@@ -116,14 +118,14 @@ LENGTH = {"name": "length", "params": {"max": 7}}
 
 async def done(node, body, jobs):
     """Submit a job, wait for its end, and return it and the rows of its two files, as the node serves them."""
-    status, said = await told(node.http.post(f"/{jobs}/jobs/submit", json=body))
-    assert status == 200, said
-    as_specified(f"/{jobs}/jobs/submit", "POST", said)
+    status, payload = await told(node.http.post(f"/{jobs}/jobs/submit", json=body))
+    assert status == 200, payload
+    as_specified(f"/{jobs}/jobs/submit", "POST", payload)
     found = {}
 
     async def over():
         nonlocal found
-        params = {"job_id": said["job_id"]}
+        params = {"job_id": payload["job_id"]}
         _, found = await told(node.http.get(f"/{jobs}/jobs/status", params=params))
         return found["status"] in ("completed", "failed")
 
@@ -131,8 +133,8 @@ async def done(node, body, jobs):
     as_specified(f"/{jobs}/jobs/status", "GET", found)
     rows = []
     for name in ("success_file_path", "error_file_path"):
-        place = found.get(name)
-        url = place["value"] if isinstance(place, dict) else place
+        reference = found.get(name)
+        url = reference["value"] if isinstance(reference, dict) else reference
         if url is None:
             rows.append([])
             continue
@@ -143,26 +145,28 @@ async def done(node, body, jobs):
 
 
 async def test_a_pair_of_prompt_and_response_is_scored(node, batches):
-    asked = {"prompt_with_response": pair("A vine."), "scoring_function": LENGTH}
-    status, said = await told(node.http.post("/reward_scoring", json=asked))
-    assert (status, said["score"]) == (200, 1)
-    as_specified("/reward_scoring", "POST", said)
-    asked["scoring_function"] = {"name": "llm_judge"}
+    fields = {"prompt_with_response": pair("A vine."), "scoring_function": LENGTH}
+    status, payload = await told(node.http.post("/reward_scoring", json=fields))
+    assert (status, payload["score"]) == (200, 1)
+    as_specified("/reward_scoring", "POST", payload)
+    fields["scoring_function"] = {"name": "llm_judge"}
     # This worker answers with words instead of a number.
-    status, _ = await told(node.http.post("/reward_scoring", json={**asked, "reward": "tiny"}))
+    status, _ = await told(node.http.post("/reward_scoring", json={**fields, "reward": "tiny"}))
     assert status == 502
-    status, said = await told(node.http.post("/reward_scoring", json={**asked, "reward": "none"}))
+    status, payload = await told(
+        node.http.post("/reward_scoring", json={**fields, "reward": "none"})
+    )
     assert status == 404
 
 
 async def test_many_pairs_are_scored_and_a_broken_row_is_an_error_of_its_own(node, batches):
     rows = [{"custom_id": "one", "messages": pair("A vine.")}, pair("A vine." * 2), b"{broken", [1]]
-    asked = {
+    fields = {
         "prompt_with_response_path": raw(*rows),
         "scoring_function": LENGTH,
         "metadata": {"a": 1},
     }
-    job, good, bad = await done(node, asked, "batch_reward_scoring")
+    job, good, bad = await done(node, fields, "batch_reward_scoring")
     assert (job["status"], job["metadata"]) == ("completed", {"a": 1})
     scores = {row["custom_id"]: row["response"]["body"]["score"] for row in good}
     assert scores == {"one": 1, "2": 0.5}
@@ -173,11 +177,11 @@ async def test_synthetic_data_is_made_of_a_file_in_the_inbox(node, batches):
     (batches / "inbox" / "prompts.jsonl").write_bytes(
         b"\n".join(orjson.dumps({"custom_id": c, "messages": asks(c)}) for c in "ab")
     )
-    asked = {
+    fields = {
         "model": "tiny", "prompt_file_path": "prompts.jsonl", "num_generations": 3,
         "scoring_function": LENGTH, "filtering_function": {"name": "best_of"},
     }  # fmt: skip
-    job, points, _ = await done(node, asked, "synthetic_data_gen")
+    job, points, _ = await done(node, fields, "synthetic_data_gen")
     assert job["status"] == "completed"
     assert [(point["custom_id"], point["index"]) for point in points] == [("a", 0), ("b", 0)]
     assert all(point["response"]["text"] and point["score"] <= 1 for point in points)
@@ -185,9 +189,9 @@ async def test_synthetic_data_is_made_of_a_file_in_the_inbox(node, batches):
 
 async def test_chats_of_a_file_in_the_inbox_are_answered(node, batches):
     (batches / "inbox" / "chats.jsonl").write_bytes(orjson.dumps(asks("hi")))
-    place = {"value": "chats.jsonl", "type": "filepath"}
-    asked = {"model": "tiny", "prompt_file_path": place}
-    job, good, _ = await done(node, asked, "batch_inference")
+    file = {"value": "chats.jsonl", "type": "filepath"}
+    fields = {"model": "tiny", "prompt_file_path": file}
+    job, good, _ = await done(node, fields, "batch_inference")
     assert (job["status"], len(good)) == ("completed", 1)
 
 
@@ -207,12 +211,12 @@ async def test_chats_of_a_file_in_the_inbox_are_answered(node, batches):
 async def test_a_file_outside_the_inbox_is_refused_and_nothing_is_stored(node, batches, place):
     (batches / "inbox" / "link").symlink_to(batches / "key")
     name = "prompt_with_response_path"
-    asked = {name: place, "scoring_function": LENGTH}
-    status, said = await told(node.http.post("/batch_reward_scoring/jobs/submit", json=asked))
-    assert status == 400, said
-    asked = {"model": "tiny", "prompt_file_path": place["value"]}
-    status, said = await told(node.http.post("/synthetic_data_gen/jobs/submit", json=asked))
-    assert status == 400, said
+    fields = {name: place, "scoring_function": LENGTH}
+    status, payload = await told(node.http.post("/batch_reward_scoring/jobs/submit", json=fields))
+    assert status == 400, payload
+    fields = {"model": "tiny", "prompt_file_path": place["value"]}
+    status, payload = await told(node.http.post("/synthetic_data_gen/jobs/submit", json=fields))
+    assert status == 400, payload
     assert not list((batches / "files").iterdir())
 
 
@@ -220,10 +224,10 @@ async def test_a_job_is_cancelled_and_an_unknown_one_is_not_found(node, batches,
     worker.fail(hang=True)
     prompts = {"prompt_file_path": raw(asks("hi")), "model": "tiny"}
     _, job = await told(node.http.post("/batch_inference/jobs/submit", json=prompts))
-    _, said = await told(
+    _, payload = await told(
         node.http.post("/batch_inference/jobs/cancel", json={"job_id": job["job_id"]})
     )
-    assert (said["status"], said["metadata"]["status"][:6]) == ("failed", "cancel")
+    assert (payload["status"], payload["metadata"]["status"][:6]) == ("failed", "cancel")
     for jobs in ("batch_reward_scoring", "synthetic_data_gen"):
         for id_ in ("none", job["job_id"]):
             status, _ = await told(node.http.post(f"/{jobs}/jobs/cancel", json={"job_id": id_}))

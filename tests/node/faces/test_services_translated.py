@@ -40,8 +40,8 @@ def batch(lines=LINES, **fields):
 
 
 async def test_a_batch_of_messages_becomes_openais_batch(http, server):
-    asked = batch(options={"max_tokens": 7}, num_generations=2)
-    status, job = await told(http.post(SUBMIT, json=asked))
+    fields = batch(options={"max_tokens": 7}, num_generations=2)
+    status, job = await told(http.post(SUBMIT, json=fields))
     assert status == 200, job
     as_specified(SUBMIT, "POST", job)
     rows = server.contents["files-1"].splitlines()
@@ -59,32 +59,34 @@ async def test_a_batch_of_messages_becomes_openais_batch(http, server):
     assert orjson.loads(rows[1])["custom_id"] == "two"
     # The broken row becomes an error of its own there, and affects no other row.
     assert rows[2] == b"{broken"
-    for state, seen in (
+    for state, expected in (
         ("in_progress", "running"),
         ("finalizing", "running"),
         ("completed", "completed"),
         ("expired", "failed"),
     ):
         server.kept["batches"]["batches-2"].update(status=state, output_file_id="files-1")
-        _, found = await told(
+        _, payload = await told(
             http.get("/batch_inference/jobs/status", params={"job_id": job["job_id"]})
         )
-        as_specified("/batch_inference/jobs/status", "GET", found)
-        assert found["status"] == seen
-        assert found.get("metadata", {}) == ({"status": "expired"} if state == "expired" else {})
+        as_specified("/batch_inference/jobs/status", "GET", payload)
+        assert payload["status"] == expected
+        assert payload.get("metadata", {}) == ({"status": "expired"} if state == "expired" else {})
     # A file that it names by a URI is served by any node.
-    async with http.get(found["success_file_path"]["value"]) as response:
+    async with http.get(payload["success_file_path"]["value"]) as response:
         assert await response.read() == server.contents["files-1"]
     server.kept["batches"]["batches-2"]["status"] = "in_progress"
-    _, found = await told(http.post("/batch_inference/jobs/cancel", json={"job_id": job["job_id"]}))
-    assert (found["status"], found["metadata"]) == ("failed", {"status": "cancelling"})
+    _, payload = await told(
+        http.post("/batch_inference/jobs/cancel", json={"job_id": job["job_id"]})
+    )
+    assert (payload["status"], payload["metadata"]) == ("failed", {"status": "cancelling"})
 
 
 async def test_a_file_of_the_service_may_be_named_by_its_uri(http, server):
     _, job = await told(http.post(SUBMIT, json=batch()))
-    place = {"value": job["input_file_path"]["value"], "type": "uri"}
+    file = {"value": job["input_file_path"]["value"], "type": "uri"}
     server.contents["files-1"] = LINES
-    status, _ = await told(http.post(SUBMIT, json={"model": "tiny", "prompt_file_path": place}))
+    status, _ = await told(http.post(SUBMIT, json={"model": "tiny", "prompt_file_path": file}))
     assert status == 200
     assert b'"custom_id":"two"' in server.contents["files-3"]
 
@@ -106,15 +108,15 @@ async def test_a_file_of_the_service_may_be_named_by_its_uri(http, server):
     ],
 )
 async def test_an_untranslatable_parameter_is_refused_by_its_name(http, server, asked, param):
-    status, said = await told(http.post(SUBMIT, json=asked))
-    assert (status, said["error"]["param"]) == (400, param)
+    status, payload = await told(http.post(SUBMIT, json=asked))
+    assert (status, payload["error"]["param"]) == (400, param)
     assert not server.kept
 
 
 async def test_bytes_of_a_batch_that_cannot_be_read_are_refused(http, server):
-    asked = batch() | {"prompt_file_path": {"value": "é", "type": "raw_bytes"}}
-    status, said = await told(http.post(SUBMIT, json=asked))
-    assert (status, said["error"]["param"]) == (400, "prompt_file_path")
+    fields = batch() | {"prompt_file_path": {"value": "é", "type": "raw_bytes"}}
+    status, payload = await told(http.post(SUBMIT, json=fields))
+    assert (status, payload["error"]["param"]) == (400, "prompt_file_path")
     assert not server.kept
 
 
@@ -128,51 +130,51 @@ async def test_a_line_nested_too_deeply_becomes_an_error_of_the_batch(http, serv
 
 
 async def test_fine_tuning_jobs_and_their_log_are_translated(http, server):
-    asked = {"model": "tiny", "data": "files-9", "fine_tuning_options": {"n_epochs": 2, "seed": 3}}
-    status, job = await told(http.post("/fine_tuning/jobs/submit", json=asked))
+    fields = {"model": "tiny", "data": "files-9", "fine_tuning_options": {"n_epochs": 2, "seed": 3}}
+    status, job = await told(http.post("/fine_tuning/jobs/submit", json=fields))
     assert status == 200, job
     as_specified("/fine_tuning/jobs/submit", "POST", job)
-    kept = server.kept["jobs"]["jobs-1"]
-    assert (kept["training_file"], kept["hyperparameters"], kept["seed"]) == (
+    stored = server.kept["jobs"]["jobs-1"]
+    assert (stored["training_file"], stored["hyperparameters"], stored["seed"]) == (
         "files-9",
         {"n_epochs": 2},
         3,
     )
-    kept |= {"status": "succeeded", "finished_at": 1_767_323_999, "result_files": ["files-8"]}
+    stored |= {"status": "succeeded", "finished_at": 1_767_323_999, "result_files": ["files-8"]}
     params = {"job_id": job["job_id"]}
-    _, found = await told(http.get("/fine_tuning/jobs/status", params=params))
-    as_specified("/fine_tuning/jobs/status", "GET", found)
-    assert found["status"] == "success"
-    assert found["checkpoints"][0].startswith("/v1/files/files-8@12D3KooW")
+    _, state = await told(http.get("/fine_tuning/jobs/status", params=params))
+    as_specified("/fine_tuning/jobs/status", "GET", state)
+    assert state["status"] == "success"
+    assert state["checkpoints"][0].startswith("/v1/files/files-8@12D3KooW")
     async with http.get("/fine_tuning/jobs/tail", params=params) as response:
         assert response.content_type == "application/x-ndjson"
         line = orjson.loads(await response.read())
     as_specified("/fine_tuning/jobs/tail", "GET", line)
     assert line["logs"][0]["message"] == "begun"
-    _, found = await told(http.post("/fine_tuning/jobs/cancel", json=params))
-    assert found["status"] == "cancelled"
+    _, state = await told(http.post("/fine_tuning/jobs/cancel", json=params))
+    assert state["status"] == "cancelled"
     file = f"files-9@{job['job_id'].partition('@')[2]}"
     for data in (file, f"/v1/files/{file}/content"):
-        _, again = await told(http.post("/fine_tuning/jobs/submit", json={**asked, "data": data}))
-        own = again["job_id"].partition("@")[0]
-        assert server.kept["jobs"][own]["training_file"] == "files-9"
+        _, again = await told(http.post("/fine_tuning/jobs/submit", json={**fields, "data": data}))
+        job_id = again["job_id"].partition("@")[0]
+        assert server.kept["jobs"][job_id]["training_file"] == "files-9"
     for wrong, param in (
         ({"fine_tuning_options": {"lr": 0.1}}, "fine_tuning_options.lr"),
         ({"data": "https://example.org/a.jsonl"}, "data"),
         ({"overrides": "--x"}, "overrides"),
     ):
-        _, said = await told(http.post("/fine_tuning/jobs/submit", json={**asked, **wrong}))
-        assert said["error"]["param"] == param
+        _, payload = await told(http.post("/fine_tuning/jobs/submit", json={**fields, **wrong}))
+        assert payload["error"]["param"] == param
 
 
 async def test_a_vector_store_is_created_read_and_dropped(http, server):
-    made = {"name": "notes", "description": "mine"}
-    status, store = await told(http.post("/vector_store/create", json=made))
+    fields = {"name": "notes", "description": "mine"}
+    status, store = await told(http.post("/vector_store/create", json=fields))
     assert (status, store["name"], store["description"]) == (200, "notes", "mine")
-    _, found = await told(http.get("/vector_store", params={"id": store["id"]}))
-    assert found == store
-    _, found = await told(http.post("/vector_store/drop", json={"id": store["id"]}))
-    assert found == {"id": store["id"]}
+    _, payload = await told(http.get("/vector_store", params={"id": store["id"]}))
+    assert payload == store
+    _, payload = await told(http.post("/vector_store/drop", json={"id": store["id"]}))
+    assert payload == {"id": store["id"]}
     status, _ = await told(http.get("/vector_store", params={"id": store["id"]}))
     assert status == 404
 
@@ -181,13 +183,13 @@ async def test_a_vector_store_is_created_read_and_dropped(http, server):
 async def test_a_pair_of_prompt_and_response_is_scored(http, server, by):
     server.scores = by
     pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
-    asked = {"reward": "it", "prompt_with_response": pair, "scoring_function": {"name": "score"}}
-    status, said = await told(http.post("/reward_scoring", json=asked))
-    assert (status, said["score"]) == (200, 0.25 if by == "score" else 0.75)
-    as_specified("/reward_scoring", "POST", said)
-    asked["scoring_function"]["name"] = "llm_judge"
-    status, said = await told(http.post("/reward_scoring", json=asked))
-    assert (status, said["error"]["param"]) == (400, "scoring_function")
+    fields = {"reward": "it", "prompt_with_response": pair, "scoring_function": {"name": "score"}}
+    status, payload = await told(http.post("/reward_scoring", json=fields))
+    assert (status, payload["score"]) == (200, 0.25 if by == "score" else 0.75)
+    as_specified("/reward_scoring", "POST", payload)
+    fields["scoring_function"]["name"] = "llm_judge"
+    status, payload = await told(http.post("/reward_scoring", json=fields))
+    assert (status, payload["error"]["param"]) == (400, "scoring_function")
 
 
 async def test_a_reward_model_is_asked_by_its_workers_name(http, mesh, server):
@@ -195,8 +197,8 @@ async def test_a_reward_model_is_asked_by_its_workers_name(http, mesh, server):
     await mesh.one.register(server, **reward)
     await mesh.knows(mesh.two, "fair")
     pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
-    asked = {"reward": "fair", "prompt_with_response": pair, "scoring_function": {"name": "score"}}
-    status, _ = await told(http.post("/reward_scoring", json=asked))
+    fields = {"reward": "fair", "prompt_with_response": pair, "scoring_function": {"name": "score"}}
+    status, _ = await told(http.post("/reward_scoring", json=fields))
     assert (status, server.rewards) == (200, ["own"])
 
 
@@ -205,9 +207,9 @@ async def test_calls_without_a_translation_are_refused_by_name(http):
         "/batch_reward_scoring/jobs/submit",
         "/quantize",
     ):
-        status, said = await told(http.post(path, json={}))
-        assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
-        assert f"POST {path}" in said["message"]
+        status, payload = await told(http.post(path, json={}))
+        assert (status, payload["error"]["code"]) == (400, "unsupported_parameter")
+        assert f"POST {path}" in payload["message"]
 
 
 @pytest.fixture(params=["serving", "asked"])
@@ -219,9 +221,9 @@ async def client(request, mesh):
 
 
 async def test_openais_client_fine_tunes_at_a_llama_stack_service(client):
-    asked = {"model": "tiny", "training_file": "https://example.org/a.jsonl"}
-    job = await client.fine_tuning.jobs.create(**asked)
-    assert (job.status, job.training_file) == ("running", asked["training_file"])
+    fields = {"model": "tiny", "training_file": "https://example.org/a.jsonl"}
+    job = await client.fine_tuning.jobs.create(**fields)
+    assert (job.status, job.training_file) == ("running", fields["training_file"])
     assert (await client.fine_tuning.jobs.retrieve(job.id)).id == job.id
     [file] = job.result_files
     assert (await client.files.content(file)).content == llama_stack_services.ADAPTER

@@ -70,8 +70,8 @@ async def test_slow_heads_and_idle_connections_block_no_caller_and_are_ended(sma
                 except ConnectionError:
                     continue
     assert time.monotonic() - began < 10
-    shown = small.context.metrics.text(SIZES).decode()
-    assert re.search(r'modelvine_connection_events_total{event="evicted_by_all"} [1-9]', shown)
+    text = small.context.metrics.text(SIZES).decode()
+    assert re.search(r'modelvine_connection_events_total{event="evicted_by_all"} [1-9]', text)
 
 
 async def test_the_minimum_rate_of_a_body_is_a_setting(worker):
@@ -79,14 +79,14 @@ async def test_the_minimum_rate_of_a_body_is_a_setting(worker):
     body = JSON.ljust(40_000)
     drops = [
         post(b"", length=b"40000"),
-        *(body[at : at + 10_000] for at in range(0, 40_000, 10_000)),
+        *(body[start : start + 10_000] for start in range(0, 40_000, 10_000)),
     ]
     for rate, status in ((8 * 1024, 200), (1_000_000, 408)):
         settings = settings_of(web=WebSettings(min_body_rate=rate), idle_timeout=1.0)
         async with node(World(MemoryNet()), settings) as running:
             await running.register(worker)
-            said = await listener_of(running).say(*drops, pause=0.4)
-            assert said.statuses == [status]
+            heard = await listener_of(running).say(*drops, pause=0.4)
+            assert heard.statuses == [status]
 
 
 async def test_a_body_that_comes_a_byte_at_a_time_is_refused_in_time(small):

@@ -47,8 +47,8 @@ async def listener(request, mesh, recorder):
         return Listener("127.0.0.1", mesh.one.link, context, mesh.two.identity.peer)
     if request.param == "a hop away":
         await mesh.knows(mesh.two, "tiny")
-    asked = mesh.one if request.param == "here" else mesh.two
-    host, port = asked.context.listening.http.split(":")
+    asked_node = mesh.one if request.param == "here" else mesh.two
+    host, port = asked_node.context.listening.http.split(":")
     return Listener(host, int(port))
 
 
@@ -61,9 +61,9 @@ async def test_a_worker_sees_exactly_the_unambiguous_requests(listener, recorder
         # Nothing is lost either: each request that reached the worker was answered, and each unambiguous one reached it.
         if not fewest <= seen <= most or seen != heard.statuses.count(200):
             faults[name] = (seen, heard.statuses)
-        for taken in recorder.taken:
-            assert (taken.line, taken.headers.keys() - HEADERS) == (LINE, set()), name
-            assert taken.body in (JSON, HIDDEN_BODY), name
+        for request in recorder.taken:
+            assert (request.line, request.headers.keys() - HEADERS) == (LINE, set()), name
+            assert request.body in (JSON, HIDDEN_BODY), name
     assert faults == {}
     assert recorder.foreign == []
 
@@ -77,7 +77,7 @@ async def test_a_body_of_any_framing_reaches_the_worker_once_with_its_length(lis
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         heard = await listener.say(head + framing + b"\r\n\r\n" + body)
         assert heard.statuses == [200]
-    assert [taken.body for taken in recorder.taken] == [long, long]
+    assert [request.body for request in recorder.taken] == [long, long]
     assert recorder.foreign == []
 
 
@@ -87,6 +87,6 @@ async def test_only_listed_headers_of_the_caller_reach_the_worker(listener, reco
     sent = f"{head}Content-Type: application/json\r\nContent-Length: {len(JSON)}\r\n\r\n".encode()
     heard = await listener.say(sent + JSON)
     assert heard.statuses == [200]
-    (taken,) = recorder.taken
-    assert taken.headers.keys() <= HEADERS
-    assert CANARY not in str(taken)
+    (request,) = recorder.taken
+    assert request.headers.keys() <= HEADERS
+    assert CANARY not in str(request)

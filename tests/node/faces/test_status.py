@@ -9,18 +9,18 @@ async def test_a_node_that_runs_is_healthy_and_ready(alone):
     async with alone.http.get("/healthz") as response:
         assert (response.status, await response.json()) == (200, {"status": "ok"})
     async with alone.http.get("/readyz") as response:
-        told = await response.json()
+        payload = await response.json()
         assert response.status == 200
-        assert told == {"status": "ok", "parts": {"http": "ok", "mesh": "ok", "store": "ok"}}
+        assert payload == {"status": "ok", "parts": {"http": "ok", "mesh": "ok", "store": "ok"}}
 
 
 async def test_a_node_without_its_mesh_stays_ready_and_names_the_degraded_part(alone):
     alone.context.registry.mesh.fail()
     async with alone.http.get("/readyz") as response:
-        told = await response.json()
+        payload = await response.json()
         assert response.status == 200
-        assert told["status"] == "degraded"
-        assert "restarting" in told["parts"]["mesh"]
+        assert payload["status"] == "degraded"
+        assert "restarting" in payload["parts"]["mesh"]
     async with alone.http.get("/metrics") as response:
         assert 'modelvine_up{part="mesh"} 0.0' in await response.text()
     alone.context.registry.mesh.recover()
@@ -37,14 +37,14 @@ async def test_metrics_are_in_prometheus_format_also_on_the_go_programs_paths(al
 async def test_the_status_shows_addresses_counts_and_readiness(alone, worker):
     await alone.register(worker)
     async with alone.http.get("/api/v1/status") as response:
-        told = await response.json()
-    assert told["peer"] == alone.context.peer
-    assert told["http"] == f"http://{alone.context.listening.http}"
-    assert told["p2p"] == [f"/memory/0/p2p/{alone.context.peer}"]
-    assert (told["models"], told["nodes_alive"], told["in_flight"]) == (1, 1, 0)
-    assert told["digest"] == alone.context.registry.catalog.digest
-    assert told["ready"]["http"] == "ok"
-    assert told.keys() >= {"version", "uptime", "link", "store", "profile"}
+        payload = await response.json()
+    assert payload["peer"] == alone.context.peer
+    assert payload["http"] == f"http://{alone.context.listening.http}"
+    assert payload["p2p"] == [f"/memory/0/p2p/{alone.context.peer}"]
+    assert (payload["models"], payload["nodes_alive"], payload["in_flight"]) == (1, 1, 0)
+    assert payload["digest"] == alone.context.registry.catalog.digest
+    assert payload["ready"]["http"] == "ok"
+    assert payload.keys() >= {"version", "uptime", "link", "store", "profile"}
 
 
 async def test_answers_do_not_reveal_which_http_server_is_used(alone):
@@ -58,6 +58,6 @@ async def test_metrics_that_workers_report_are_shown(alone):
         tgi.fail(metrics=b"tgi_queue_size 3\n")
         await alone.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
         async with alone.http.get("/metrics") as response:
-            said = await response.text()
+            text = await response.text()
     labels = 'cid="",figure="queued",model="tiny",project="p",type="0"'
-    assert f"modelvine_worker_tells{{{labels}}} 3.0" in said
+    assert f"modelvine_worker_tells{{{labels}}} 3.0" in text

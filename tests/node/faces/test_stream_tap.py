@@ -10,9 +10,9 @@ from router.openai.sse import EVENT_ENDS, WholeEvents
 
 @given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))
 def test_however_a_stream_is_cut_its_bytes_keep_their_order_and_events_stay_whole(chunks):
-    held = WholeEvents()
-    sent = [held.feed(chunk) for chunk in chunks]
-    assert b"".join((*sent, held.rest)) == b"".join(chunks)
+    tap = WholeEvents()
+    sent = [tap.feed(chunk) for chunk in chunks]
+    assert b"".join((*sent, tap.rest)) == b"".join(chunks)
     assert all(not piece or piece.endswith(EVENT_ENDS) for piece in sent)
 
 

@@ -18,8 +18,8 @@ TRACED = {"traceparent": PARENT, "tracestate": STATE}
 async def addressed_by_loopback(mesh):
     """Have both nodes announce loopback addresses alone, so that these are tried before pipes."""
     for node in (mesh.one, mesh.two):
-        link, own = node.context.listening.link, certificate_of(node.identity)
-        await node.context.registry.change_addresses(Reach(links=(link,), certificate=own))
+        link, certificate = node.context.listening.link, certificate_of(node.identity)
+        await node.context.registry.change_addresses(Reach(links=(link,), certificate=certificate))
     registry, peer = mesh.one.context.registry, mesh.two.context.peer
     await until(lambda: not registry.catalog.held[peer].record.reach.mesh)
 
@@ -39,9 +39,9 @@ async def test_id_and_trace_are_the_same_over_two_nodes(mesh, worker, caplog, di
             await response.read()
             assert response.headers["x-request-id"] == "my-id_1.x"
         await until(lambda: sum("my-id_1.x" in r.getMessage() for r in caplog.records) == 2)
-    seen = worker.received[-1].headers
-    assert seen["x-request-id"] == "my-id_1.x"
-    assert (seen["traceparent"], seen["tracestate"]) == (PARENT, STATE)
+    received = worker.received[-1].headers
+    assert received["x-request-id"] == "my-id_1.x"
+    assert (received["traceparent"], received["tracestate"]) == (PARENT, STATE)
     lines = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
     assert all(line.startswith("request=my-id_1.x model=tiny ") for line in lines)
 
@@ -63,7 +63,7 @@ async def test_an_invalid_request_id_is_replaced(served, worker, given):
     headers = {"x-request-id": given}
     async with served.http.post(PATH, json=CHAT, headers=headers) as response:
         assert response.status == 200
-        told = response.headers["x-request-id"]
-    assert told != given
-    assert len(told) == 32
-    assert worker.received[-1].headers["x-request-id"] == told
+        request_id = response.headers["x-request-id"]
+    assert request_id != given
+    assert len(request_id) == 32
+    assert worker.received[-1].headers["x-request-id"] == request_id

@@ -48,12 +48,12 @@ class Embeds:
 @pytest.fixture
 async def letters(mesh, monkeypatch):
     monkeypatch.setattr(engines, "PAUSE", 0.05)
-    made, app = Embeds(), web.Application()
-    app.add_routes([web.post("/v1/embeddings", made.embeddings)])
-    async with served(app) as made.url:
-        await mesh.two.register(made, model="letters", type=int(ModelType.EMBEDDING))
+    server, app = Embeds(), web.Application()
+    app.add_routes([web.post("/v1/embeddings", server.embeddings)])
+    async with served(app) as server.url:
+        await mesh.two.register(server, model="letters", type=int(ModelType.EMBEDDING))
         await mesh.knows(mesh.two, "letters")
-        yield made
+        yield server
 
 
 def emptied(postgres):
@@ -88,12 +88,12 @@ async def upload(client, *contents):
 
 async def read(client, store, **counts):
     async def done():
-        found = (await client.vector_stores.retrieve(store)).file_counts
-        return found.in_progress == 0
+        files = (await client.vector_stores.retrieve(store)).file_counts
+        return files.in_progress == 0
 
     await until(done, within=10, otherwise="the files are not read")
-    found = (await client.vector_stores.retrieve(store)).file_counts
-    assert {name: getattr(found, name) for name in counts} == counts
+    files = (await client.vector_stores.retrieve(store)).file_counts
+    assert {name: getattr(files, name) for name in counts} == counts
 
 
 async def test_openais_client_finds_texts_by_their_meaning(client):
@@ -102,34 +102,36 @@ async def test_openais_client_finds_texts_by_their_meaning(client):
     await client.vector_stores.files.create(store.id, file_id=ships, attributes={"of": "sea"})
     await read(client, store.id, completed=2)
     found = (await client.vector_stores.search(store.id, query="sail the sea")).data
-    assert [(one.file_id.split("@")[0], one.filename) for one in found] == [
+    assert [(hit.file_id.split("@")[0], hit.filename) for hit in found] == [
         (ships.split("@")[0], "1.txt"), (plants.split("@")[0], "0.txt"),
     ]  # fmt: skip
     assert "ship sails" in found[0].content[0].text
     assert found[0].score > found[1].score
     by = {"type": "ne", "key": "of", "value": "sea"}
     found = (await client.vector_stores.search(store.id, query="sea", filters=by)).data
-    assert [one.filename for one in found] == ["0.txt"]
+    assert [hit.filename for hit in found] == ["0.txt"]
     page = await client.vector_stores.files.content(ships, vector_store_id=store.id)
     assert "ship sails" in page.data[0].text
 
 
 async def test_stores_and_their_files_are_listed_changed_and_deleted(client):
     (plants,) = await upload(client, PLANTS)
-    made = [
+    store_ids = [
         (await client.vector_stores.create(name=f"{n}", file_ids=[plants])).id for n in range(3)
     ]
     listed = [one.id async for one in await client.vector_stores.list(limit=2)]
-    assert listed == list(reversed(made))
-    changed = await client.vector_stores.update(made[0], name="new", metadata={"a": "b"})
+    assert listed == list(reversed(store_ids))
+    changed = await client.vector_stores.update(store_ids[0], name="new", metadata={"a": "b"})
     assert (changed.name, changed.metadata) == ("new", {"a": "b"})
-    assert [one.id for one in (await client.vector_stores.files.list(made[0])).data] == [plants]
-    assert (await client.vector_stores.files.delete(plants, vector_store_id=made[0])).deleted
+    assert [one.id for one in (await client.vector_stores.files.list(store_ids[0])).data] == [
+        plants
+    ]
+    assert (await client.vector_stores.files.delete(plants, vector_store_id=store_ids[0])).deleted
     with pytest.raises(openai.NotFoundError):
-        await client.vector_stores.files.retrieve(plants, vector_store_id=made[0])
-    assert (await client.vector_stores.delete(made[0])).deleted
+        await client.vector_stores.files.retrieve(plants, vector_store_id=store_ids[0])
+    assert (await client.vector_stores.delete(store_ids[0])).deleted
     with pytest.raises(openai.NotFoundError):
-        await client.vector_stores.retrieve(made[0])
+        await client.vector_stores.retrieve(store_ids[0])
 
 
 async def test_a_batch_of_files_completes_though_one_of_them_is_no_text(client):
@@ -148,7 +150,7 @@ async def test_a_batch_of_files_completes_though_one_of_them_is_no_text(client):
             batch.id, vector_store_id=store, filter="failed"
         )
     ).data
-    assert [one.last_error.code for one in failed] == ["unsupported_file"]
+    assert [file.last_error.code for file in failed] == ["unsupported_file"]
 
 
 async def test_a_busy_embedding_model_is_asked_again(client, letters):
@@ -183,26 +185,26 @@ async def test_a_store_is_a_memory_bank_of_llama_stack(node, client):
     banks = [(await client.vector_stores.create(file_ids=[file])).id for file in files]
     for bank in banks:
         await read(client, bank, completed=1)
-    asked = [("bankIds", bank) for bank in banks]
-    status, found = await told(
-        node.http.get("/agents/execute", params=[*asked, ("input", "sail the sea")])
+    query = [("bankIds", bank) for bank in banks]
+    status, payload = await told(
+        node.http.get("/agents/execute", params=[*query, ("input", "sail the sea")])
     )
     assert status == 200
-    as_specified("/agents/execute", "GET", found)
-    assert ["ship" in one["content"] for one in found] == [True, False]
-    status, found = await told(node.http.get("/agents/execute", params=asked))
-    assert (status, len(found)) == (200, 2)
+    as_specified("/agents/execute", "GET", payload)
+    assert ["ship" in row["content"] for row in payload] == [True, False]
+    status, payload = await told(node.http.get("/agents/execute", params=query))
+    assert (status, len(payload)) == (200, 2)
     status, _ = await told(node.http.get("/agents/execute"))
     assert status == 400
 
 
 async def test_llama_stacks_store_is_the_same_store(node, client):
-    status, made = await told(
+    status, store = await told(
         node.http.post("/vector_store/create", json={"name": "n", "description": "d"})
     )
-    assert status == 200, made
-    as_specified("/vector_store/create", "POST", made)
-    assert (await client.vector_stores.retrieve(made["id"])).name == "n"
+    assert status == 200, store
+    as_specified("/vector_store/create", "POST", store)
+    assert (await client.vector_stores.retrieve(store["id"])).name == "n"
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
@@ -231,29 +233,31 @@ async def test_columns_of_localai_are_set_found_and_deleted(node, prefix):
         ("find", {"key": [1, 2], "topk": columns.MAX_FOUND + 1}, "topk"),
         ("get", {"keys": [[1, 2]] * (columns.MAX_KEYS + 1)}, "keys"),
     ):
-        status, said = await store(operation, **wrong)
-        assert (status, said["error"]["param"]) == (400, param)
+        status, payload = await store(operation, **wrong)
+        assert (status, payload["error"]["param"]) == (400, param)
 
 
 async def test_texts_are_inserted_and_deleted_by_jobs(node, client):
     _, store = await told(node.http.post("/vector_store/create", json={"name": "n"}))
-    submit, at = "/vector_store/insert/jobs/submit", {"vector_store_id": store["id"]}
-    status, job = await told(node.http.post(submit, json={**at, "content": PLANTS.decode()}))
+    submit, target = "/vector_store/insert/jobs/submit", {"vector_store_id": store["id"]}
+    status, job = await told(node.http.post(submit, json={**target, "content": PLANTS.decode()}))
     assert status == 200, job
     as_specified(submit, "POST", job)
 
     async def inserted():
         params = {"id": job["id"]}
-        _, said = await told(node.http.get("/vector_store/insert/jobs/status", params=params))
-        return said["content"] == "completed"
+        _, payload = await told(node.http.get("/vector_store/insert/jobs/status", params=params))
+        return payload["content"] == "completed"
 
     await until(inserted, within=10, otherwise="the text is not inserted")
     (found,) = (await client.vector_stores.search(store["id"], query="vine")).data
     assert "grapes" in found.content[0].text
-    _, said = await told(node.http.post("/vector_store/insert/jobs/cancel", json={"id": job["id"]}))
-    assert said == {"id": job["id"], "content": "completed"}
-    gone = {**at, "file_id": found.file_id}
-    _, job = await told(node.http.post("/vector_store/delete/jobs/submit", json=gone))
+    _, payload = await told(
+        node.http.post("/vector_store/insert/jobs/cancel", json={"id": job["id"]})
+    )
+    assert payload == {"id": job["id"], "content": "completed"}
+    fields = {**target, "file_id": found.file_id}
+    _, job = await told(node.http.post("/vector_store/delete/jobs/submit", json=fields))
     for ask in (
         node.http.get("/vector_store/delete/jobs/status", params={"id": job["id"]}),
         node.http.post("/vector_store/delete/jobs/cancel", json={"id": job["id"]}),
@@ -278,8 +282,8 @@ async def test_texts_are_inserted_and_deleted_by_jobs(node, client):
     ],
 )
 async def test_an_invalid_parameter_of_a_store_is_named(node, asked, param):
-    status, said = await told(node.http.post("/v1/vector_stores", json=asked))
-    assert (status, said["error"]["param"]) == (400, param)
+    status, payload = await told(node.http.post("/v1/vector_stores", json=asked))
+    assert (status, payload["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize(
@@ -293,5 +297,5 @@ async def test_an_invalid_parameter_of_a_store_is_named(node, asked, param):
 )
 async def test_an_invalid_parameter_of_a_search_is_named(node, client, asked, param):
     store = (await client.vector_stores.create()).id
-    status, said = await told(node.http.post(f"/v1/vector_stores/{store}/search", json=asked))
-    assert (status, said["error"]["param"]) == (400, param)
+    status, payload = await told(node.http.post(f"/v1/vector_stores/{store}/search", json=asked))
+    assert (status, payload["error"]["param"]) == (400, param)

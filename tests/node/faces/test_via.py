@@ -59,8 +59,8 @@ async def test_a_real_worker_behind_the_other_node_answers_despite_the_loop(roun
         async with one.http.post(PATH, json=CHAT) as response:
             assert response.status == 200, await response.text()
     assert len(worker.received) == 10
-    ways = {seen.headers[VIA] for seen in worker.received}
-    assert ways == {f"{one.context.peer}, {two.context.peer}"}
+    vias = {request.headers[VIA] for request in worker.received}
+    assert vias == {f"{one.context.peer}, {two.context.peer}"}
 
 
 async def test_a_loop_between_nodes_of_one_mesh_is_refused_too(mesh):
@@ -76,12 +76,12 @@ async def test_a_loop_between_nodes_of_one_mesh_is_refused_too(mesh):
 
 
 async def test_a_forged_via_header_affects_its_own_request_alone(served, worker):
-    own = served.context.peer
-    for said, status in ((own, 508), (f"a, {own}", 508), ("a, b, c, d, e", 508), ("no way", 400)):
+    peer = served.context.peer
+    for via, status in ((peer, 508), (f"a, {peer}", 508), ("a, b, c, d, e", 508), ("no way", 400)):
         for path in (PATH, "/api/v0/chat/completion/proxy"):
-            asked = CHAT | {"project": "p"}
-            async with served.http.post(path, json=asked, headers={VIA: said}) as response:
+            fields = CHAT | {"project": "p"}
+            async with served.http.post(path, json=fields, headers={VIA: via}) as response:
                 assert response.status == status, (path, await response.text())
     async with served.http.post(PATH, json=CHAT, headers={VIA: "a, b"}) as response:
         assert response.status == 200
-    assert [seen.headers[VIA] for seen in worker.received] == [f"a, b, {own}"]
+    assert [request.headers[VIA] for request in worker.received] == [f"a, b, {peer}"]

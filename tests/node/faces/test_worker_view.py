@@ -14,8 +14,8 @@ def test_a_worker_that_reported_nothing_has_no_row() -> None:
 
 
 def test_a_row_holds_what_was_reported_and_nothing_else() -> None:
-    said = WorkerDescription("s", (OfferedModel("m", 8),))
-    assert learned_rows([WORKER], {WORKER: said}) == {
+    description = WorkerDescription("s", (OfferedModel("m", 8),))
+    assert learned_rows([WORKER], {WORKER: description}) == {
         "learned": [
             {
                 "project": "p",
@@ -30,8 +30,10 @@ def test_a_row_holds_what_was_reported_and_nothing_else() -> None:
 
 
 def test_of_many_models_the_first_are_named() -> None:
-    said = WorkerDescription(models=tuple(OfferedModel(str(n)) for n in range(2 * MAX_NAMES)))
-    (row,) = learned_rows([WORKER], {WORKER: said})["learned"]
+    description = WorkerDescription(
+        models=tuple(OfferedModel(str(n)) for n in range(2 * MAX_NAMES))
+    )
+    (row,) = learned_rows([WORKER], {WORKER: description})["learned"]
     assert len(row["models"]) == MAX_NAMES
 
 

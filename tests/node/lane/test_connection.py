@@ -73,7 +73,7 @@ class App:
                 return web.Response(body=b"{}", headers=lines)
             case b"much":
                 return web.Response(body=b"x" * 32 * 1024 * 1024)
-        said = {
+        payload = {
             "path": http.path,
             "body": len(body),
             "length": http.content_length,
@@ -87,18 +87,18 @@ class App:
             else [],
             "remote": http.remote,
         }
-        return web.json_response(body=orjson.dumps(said), status=200 + (body == b"201"))
+        return web.json_response(body=orjson.dumps(payload), status=200 + (body == b"201"))
 
     def read(self, http):
         if http.body == b"unreadable":
             raise KeyError
 
     def made(self, *, lane: bool) -> web.Application:
-        taken = LaneCall(
+        lane_call = LaneCall(
             context=None, kind=Kind.CHAT, to_peer=False, handler=self.handle, read=self.read
         )
         elsewhere = web.route("*", "/{tail:.*}", self.handle)
-        app = application([taken.at(PATH.decode()), elsewhere], lambda request: None)
+        app = application([lane_call.at(PATH.decode()), elsewhere], lambda request: None)
         self.room = app[ROOM]
         if not lane:
             app[LANE].calls.clear()
@@ -121,7 +121,7 @@ async def served(*, lane: bool):
 async def answers(port: int, *pieces: bytes, quiet: float = 0.4, ends: bool = False) -> bytes:
     """Send pieces, and return all that comes until `quiet` seconds without a byte, normalized."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    came = b""
+    received = b""
     try:
         for piece in pieces:
             writer.write(piece)
@@ -132,27 +132,29 @@ async def answers(port: int, *pieces: bytes, quiet: float = 0.4, ends: bool = Fa
             async with asyncio.timeout(quiet):
                 piece = await reader.read(2**20)
             if not piece:
-                came += b"[END]"
+                received += b"[END]"
                 break
-            came += piece
+            received += piece
     except TimeoutError:
         pass
     except ConnectionError:
-        came += b"[CUT]"
+        received += b"[CUT]"
     finally:
         writer.transport.abort()
-    return normal(came)
+    return normal(received)
 
 
-def normal(came: bytes) -> bytes:
+def normal(received: bytes) -> bytes:
     """Remove the date, the ids of requests and the order of headers, which differ each time."""
-    came = re.sub(rb"(?i)\r\ndate: [^\r]+", b"", came)
-    came = re.sub(rb"\b[0-9a-f]{32}\b", b"ID", came)
-    parts = re.split(rb"(HTTP/1\.1 \d+ [^\r]*\r\n(?:[^\r]+\r\n)*\r\n)", came)
-    for at, part in enumerate(parts):
+    received = re.sub(rb"(?i)\r\ndate: [^\r]+", b"", received)
+    received = re.sub(rb"\b[0-9a-f]{32}\b", b"ID", received)
+    parts = re.split(rb"(HTTP/1\.1 \d+ [^\r]*\r\n(?:[^\r]+\r\n)*\r\n)", received)
+    for index, part in enumerate(parts):
         if part.startswith(b"HTTP/1.1"):
             first, *rest = part.strip().split(b"\r\n")
-            parts[at] = b"\r\n".join([first, *sorted(line.lower() for line in rest)]) + b"\r\n\r\n"
+            parts[index] = (
+                b"\r\n".join([first, *sorted(line.lower() for line in rest)]) + b"\r\n\r\n"
+            )
     # How a stream is cut into chunks does not matter.
     return re.sub(rb"\r\n[0-9a-f]+\r\n(?=data)", b"", b"".join(parts))
 
@@ -236,13 +238,13 @@ async def test_the_same_bytes_get_the_same_answers(ends: bool) -> None:
             asyncio.gather(*(answers(app.port, *way, ends=ends) for app in (lane, plain)))
             for way in WAYS.values()
         ]
-        for (name, way), came in zip(WAYS.items(), await asyncio.gather(*both), strict=True):
-            ours, theirs = came
-            if ours != theirs:
+        for (name, way), pair in zip(WAYS.items(), await asyncio.gather(*both), strict=True):
+            by_lane, by_aiohttp = pair
+            if by_lane != by_aiohttp:
                 # A busy machine answers late.
                 again = [answers(app.port, *way, quiet=3.0, ends=ends) for app in (lane, plain)]
-                ours, theirs = await asyncio.gather(*again)
-            assert ours == theirs, name
+                by_lane, by_aiohttp = await asyncio.gather(*again)
+            assert by_lane == by_aiohttp, name
         assert LaneRequest in lane.seen
         assert LaneRequest not in plain.seen
 
@@ -254,16 +256,18 @@ async def test_mutated_bytes_get_the_same_answers() -> None:
     def mutated() -> bytes:
         data = call(rng.choice([b"x", b"stream", b"201", b"headers"])) * rng.choice([1, 1, 2, 4])
         for _ in range(rng.randint(1, 3)):
-            at, length = rng.randrange(len(data)), rng.choice([0, 0, 1, 4])
-            data = data[:at] + rng.choice(tokens) + data[at + length :]
+            offset, length = rng.randrange(len(data)), rng.choice([0, 0, 1, 4])
+            data = data[:offset] + rng.choice(tokens) + data[offset + length :]
         return data
 
     async with served(lane=True) as lane, served(lane=False) as plain:
         for _ in range(0, MUTATED, 100):
             sent = [mutated() for _ in range(100)]
-            ours = await asyncio.gather(*(answers(lane.port, data, quiet=1.0) for data in sent))
-            theirs = await asyncio.gather(*(answers(plain.port, data, quiet=1.0) for data in sent))
-            both = zip(sent, ours, theirs, strict=True)
+            by_lane = await asyncio.gather(*(answers(lane.port, data, quiet=1.0) for data in sent))
+            by_aiohttp = await asyncio.gather(
+                *(answers(plain.port, data, quiet=1.0) for data in sent)
+            )
+            both = zip(sent, by_lane, by_aiohttp, strict=True)
             # A busy machine is late with many at once; a real difference shows again when sent alone.
             for data in [data for data, one, other in both if one != other]:
                 again = [await answers(app.port, data, quiet=3.0) for app in (lane, plain)]
@@ -295,15 +299,15 @@ async def test_an_id_that_an_answer_has_keeps_its_place() -> None:
 async def test_a_closing_listener_waits_for_the_answer_and_then_ends_the_connection() -> None:
     async with served(lane=True) as app:
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(answers(app.port, call(b"wait"), quiet=5))
+            task = group.create_task(answers(app.port, call(b"wait"), quiet=5))
             async with asyncio.timeout(5):
                 await app.begun.wait()
             asyncio.get_running_loop().call_later(0.05, app.go.set)
             await app.server.close(within=5)
-        said = asked.result()
-    assert said.startswith(b"HTTP/1.1 200")
-    assert b"connection: close" in said
-    assert said.endswith(b"[END]")
+        response = task.result()
+    assert response.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in response
+    assert response.endswith(b"[END]")
 
 
 async def test_a_body_that_is_late_is_left_to_aiohttp() -> None:
@@ -325,12 +329,12 @@ LARGE = b"wait" * 25_000
 async def test_a_large_body_takes_room_until_it_is_answered() -> None:
     async with served(lane=True) as app:
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(answers(app.port, call(LARGE), quiet=5))
+            task = group.create_task(answers(app.port, call(LARGE), quiet=5))
             async with asyncio.timeout(5):
                 await app.begun.wait()
             assert app.room.held == len(LARGE)
             app.go.set()
-        assert asked.result().startswith(b"HTTP/1.1 200")
+        assert task.result().startswith(b"HTTP/1.1 200")
         assert app.room.held == 0
         # Without room it is left to aiohttp, which refuses it.
         app.room.held = WebSettings().max_bodies_bytes

@@ -115,18 +115,18 @@ ANY = st.one_of(
 @example([(WHOLE.index(b"Content-Type"), 0, b"X-Y: \r\n")])
 def test_aiohttp_reads_every_accepted_head_alike(changes) -> None:
     data = WHOLE
-    for at, length, put in changes:
-        data = data[:at] + put + data[at + length :]
+    for offset, length, put in changes:
+        data = data[:offset] + put + data[offset + length :]
     head = read_head(data)
     if head is None or head.end > len(data):
         return
     (message,), body = as_aiohttp_reads(data[: head.end])
     assert (message.method, message.path, message.version) == ("POST", head.path, (1, 1))
-    said = {name.lower(): value for name, value in message.headers.items()}
-    assert len(message.headers) == len(said)
-    assert int(said.pop("content-length")) == head.end - head.body_at
-    assert said.pop("x-request-id", "") == head.id
-    assert said == head.headers
+    headers = {name.lower(): value for name, value in message.headers.items()}
+    assert len(message.headers) == len(headers)
+    assert int(headers.pop("content-length")) == head.end - head.body_at
+    assert headers.pop("x-request-id", "") == head.id
+    assert headers == head.headers
     assert not any((message.chunked, message.upgrade, message.should_close, message.compression))
     assert body.is_eof()
     assert body.total_bytes == head.end - head.body_at
@@ -150,12 +150,12 @@ def test_a_repeated_head_is_read_as_a_new_one(whole, changes) -> None:
     assert first is not None
     pattern = repeated_head_of(whole[: first.body_at])
     assert pattern is not None
-    for at, length, put in changes:
-        data = data[:at] + put + data[at + length :]
-    found = pattern.match(data)
-    if found is None:
+    for offset, length, put in changes:
+        data = data[:offset] + put + data[offset + length :]
+    matched = pattern.match(data)
+    if matched is None:
         return
-    again, anew = first.again(*found), read_head(data)
+    again, anew = first.again(*matched), read_head(data)
     if again is None or anew is None:
         assert again is anew
         return

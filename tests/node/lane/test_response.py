@@ -20,24 +20,24 @@ FIRST = ("application/json", "12D3a", "local", 1)
 def test_lines_are_those_of_the_answer_whatever_the_one_before_was(
     other: tuple[str, str, str, int],
 ) -> None:
-    kept = SteadyLines()
+    lines = SteadyLines()
     for content_type, node, route, attempts in (FIRST, FIRST, other, FIRST):
-        kept.look_up(content_type, node, route, attempts)
-        assert kept.before == f"content-type: {content_type}\r\nx-request-id: "
-        assert kept.behind == (
+        lines.look_up(content_type, node, route, attempts)
+        assert lines.before == f"content-type: {content_type}\r\nx-request-id: "
+        assert lines.behind == (
             f"\r\nx-modelvine-node: {node}\r\nx-modelvine-route: {route}\r\nx-modelvine-attempts: {attempts}\r\n"
         )
 
 
 def test_a_line_break_in_a_value_is_refused_and_the_lines_before_stay() -> None:
-    kept = SteadyLines()
-    kept.look_up(*FIRST)
-    before = kept.before, kept.behind
+    lines = SteadyLines()
+    lines.look_up(*FIRST)
+    before = lines.before, lines.behind
     for wrong in (("text/plain\r\nx: y", *FIRST[1:]), (FIRST[0], "a\nb", *FIRST[2:])):
         with pytest.raises(ValueError, match="line break"):
-            kept.look_up(*wrong)
-        kept.look_up(*FIRST)
-        assert (kept.before, kept.behind) == before
+            lines.look_up(*wrong)
+        lines.look_up(*FIRST)
+        assert (lines.before, lines.behind) == before
 
 
 def test_the_end_of_a_head_has_the_date_and_the_headers_of_its_listener() -> None:

@@ -109,8 +109,8 @@ class Side:
             f"X-Request-Id: r{number}",
             self.more,
         ]
-        named = {name for name, _ in sent.headers}
-        if "content-type" not in named:
+        names = {name for name, _ in sent.headers}
+        if "content-type" not in names:
             lines.append("Content-Type: application/json")
         lines += [f"{name}: {value}" for name, value in sent.headers]
         lines.append(f"Content-Length: {len(sent.body)}")
@@ -134,24 +134,24 @@ class Side:
         got, self.worker.received[:] = list(self.worker.received), []
         return sorted(map(self._delivered, got), key=repr)
 
-    def _delivered(self, one: Received) -> tuple[object, ...]:
-        own = self.node.context.peer
-        headers = [(n.lower(), v.replace(own, "NODE")) for n, v in one.headers.items()]
-        return one.path, sorted(h for h in headers if h[0] != "host"), one.body
+    def _delivered(self, request: Received) -> tuple[object, ...]:
+        peer = self.node.context.peer
+        headers = [(n.lower(), v.replace(peer, "NODE")) for n, v in request.headers.items()]
+        return request.path, sorted(h for h in headers if h[0] != "host"), request.body
 
     def _plain(self, head: bytes, body: bytes) -> tuple[object, ...]:
         first, *lines = head.decode("latin-1").strip().split("\r\n")
         named = dict(line.lower().split(": ", 1) for line in lines)
         for name in ("date", "transfer-encoding", "content-length"):
             named.pop(name, None)
-        said = re.sub(rb'"created":\d+', b'"created":0', body)
-        said = re.sub(rb"[0-9a-f]{24,}", b"ID", said)
-        own = self.node.context.peer
+        masked = re.sub(rb'"created":\d+', b'"created":0', body)
+        masked = re.sub(rb"[0-9a-f]{24,}", b"ID", masked)
+        peer = self.node.context.peer
         # A head that cannot be read gives no id of the request: the node makes one up.
         if named.get("x-request-id", "r")[0] != "r":
             del named["x-request-id"]
-        headers = {name: value.replace(own.lower(), "NODE") for name, value in named.items()}
-        return first, headers, said.replace(own.encode(), b"NODE")
+        headers = {name: value.replace(peer.lower(), "NODE") for name, value in named.items()}
+        return first, headers, masked.replace(peer.encode(), b"NODE")
 
 
 async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
@@ -170,9 +170,9 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the log lines without the parts that have to differ, and forget them."""
-    said = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
+    messages = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
     caplog.clear()
-    return [re.sub(r" (seconds|node|at)=[^ -]\S*", "", line) for line in said]
+    return [re.sub(r" (seconds|node|at)=[^ -]\S*", "", line) for line in messages]
 
 
 async def settled(*sides: Side) -> None:
@@ -239,17 +239,19 @@ async def test_requests_give_the_same_through_the_lane_and_through_aiohttp(
                 side.worker.fail(**faults)
             for number in range(start, start + TOGETHER):
                 sent = drawn(rng)
-                ours, theirs = await asyncio.gather(lane.ask(number, sent), plain.ask(number, sent))
-                assert ours == theirs, (number, faults, sent)
+                by_lane, by_aiohttp = await asyncio.gather(
+                    lane.ask(number, sent), plain.ask(number, sent)
+                )
+                assert by_lane == by_aiohttp, (number, faults, sent)
                 await settled(lane, plain)
                 assert lane.received() == plain.received(), (number, faults, sent)
                 lines = lines_of(caplog)
                 assert len(lines) in (0, 2), lines
                 assert len(set(lines)) <= 1, (sent, lines)
         counts = [side.node.context.metrics.counts() for side in (lane, plain)]
-    ours, theirs = counts
-    assert ours.requests == theirs.requests
-    assert ours.attempts == theirs.attempts
-    assert ours.tokens == theirs.tokens
-    assert (ours.taken, ours.sent) == (theirs.taken, theirs.sent)
+    by_lane, by_aiohttp = counts
+    assert by_lane.requests == by_aiohttp.requests
+    assert by_lane.attempts == by_aiohttp.attempts
+    assert by_lane.tokens == by_aiohttp.tokens
+    assert (by_lane.taken, by_lane.sent) == (by_aiohttp.taken, by_aiohttp.sent)
     assert taken > COUNT // 3

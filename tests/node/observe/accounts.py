@@ -6,7 +6,7 @@ from router.requests import Kind
 
 def account_with(**fields) -> Account:
     """Return an account with these fields."""
-    made = Account("r-1", Kind.CHAT, 0.0)
+    account = Account("r-1", Kind.CHAT, 0.0)
     for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+        setattr(account, name, value)
+    return account

@@ -48,8 +48,8 @@ def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> 
 
 
 async def test_the_sums_of_a_node_with_one_process_are_those_of_that_process() -> None:
-    async with links() as ours:
-        aggregate = Aggregate(World(ours).router, Metrics(), LoopLag(), RecentLines())
+    async with links() as peer_links:
+        aggregate = Aggregate(World(peer_links).router, Metrics(), LoopLag(), RecentLines())
         assert (aggregate.processes, await aggregate.at_work(), aggregate.busy_loads()) == (
             1,
             0,
@@ -59,8 +59,8 @@ async def test_the_sums_of_a_node_with_one_process_are_those_of_that_process() -
 
 
 async def test_several_processes_are_added_up_and_one_that_ended_still_counts() -> None:
-    async with links() as ours:
-        aggregate = Aggregate(World(ours).router, Metrics(), LoopLag(), RecentLines())
+    async with links() as peer_links:
+        aggregate = Aggregate(World(peer_links).router, Metrics(), LoopLag(), RecentLines())
         one, two = Sibling(report(3, 1)), Sibling(report(4, 2, lag=0.5, busy=0.25), answers=False)
         aggregate.join(one)
         aggregate.join(two)
@@ -84,15 +84,15 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
 async def test_lines_of_all_processes_are_in_order_without_those_of_a_process_that_is_silent() -> (
     None
 ):
-    own = RecentLines()
-    own.add(
+    recent = RecentLines()
+    recent.add(
         2.0,
         "INFO",
         "x",
         "mine",
     )
-    async with links() as ours:
-        aggregate = Aggregate(World(ours).router, Metrics(), LoopLag(), own)
+    async with links() as peer_links:
+        aggregate = Aggregate(World(peer_links).router, Metrics(), LoopLag(), recent)
         aggregate.join(Sibling(report(0, 0)))
         aggregate.join(Sibling(report(0, 0), answers=False))
         assert [line.message for line in await aggregate.lines_since(0.0)] == [

@@ -25,9 +25,9 @@ def known():
 
 
 def test_names_are_from_the_conventions_or_have_our_prefix():
-    theirs = {name for name in NAMES if not name.startswith("modelvine.")}
-    assert theirs - {genai.VERSION, genai.SCHEMA} <= set(known())
-    assert genai.FIRST_CHUNK in theirs
+    standard = {name for name in NAMES if not name.startswith("modelvine.")}
+    assert standard - {genai.VERSION, genai.SCHEMA} <= set(known())
+    assert genai.FIRST_CHUNK in standard
 
 
 def test_the_version_of_the_conventions_exists():

@@ -41,8 +41,8 @@ def root(tmp_path):
 
 
 def test_threads_are_counted_by_socket_and_core(root):
-    one = {"model_name": "Quick 9000", "total_cores": 2, "total_threads": 4}
-    assert read_facts(root)["cpu"] == [one, one]
+    processor = {"model_name": "Quick 9000", "total_cores": 2, "total_threads": 4}
+    assert read_facts(root)["cpu"] == [processor, processor]
 
 
 def test_memory_is_in_bytes(root):
@@ -65,10 +65,10 @@ def test_serial_numbers_can_be_left_out(root):
 
 
 def test_the_operating_system_is_named(root):
-    seen = read_facts(root)["os"]
-    assert seen["platform"] == "debian"
-    assert seen["platform_version"] == "13"
-    assert seen.keys() == {
+    facts = read_facts(root)["os"]
+    assert facts["platform"] == "debian"
+    assert facts["platform_version"] == "13"
+    assert facts.keys() == {
         "os",
         "platform",
         "platform_family",
@@ -79,8 +79,8 @@ def test_the_operating_system_is_named(root):
 
 
 def test_a_machine_that_shows_nothing_has_nothing(tmp_path):
-    seen = read_facts(tmp_path)
-    assert (seen["cpu"], seen["disk"], seen["memory"]["total_physical_bytes"]) == ([], [], 0)
+    facts = read_facts(tmp_path)
+    assert (facts["cpu"], facts["disk"], facts["memory"]["total_physical_bytes"]) == ([], [], 0)
 
 
 def test_nvidia_cards_are_read_from_the_output_of_nvidia_smi():
@@ -110,9 +110,9 @@ async def test_the_machine_is_looked_at_again_only_after_some_seconds(root):
 
 
 async def test_the_real_machine_has_processors_and_memory():
-    seen = await Host().facts()
-    assert sum(socket["total_threads"] for socket in seen["cpu"]) >= 1
-    assert seen["memory"]["total_physical_bytes"] > 0
+    facts = await Host().facts()
+    assert sum(socket["total_threads"] for socket in facts["cpu"]) >= 1
+    assert facts["memory"]["total_physical_bytes"] > 0
 
 
 def test_the_name_of_the_host_is_valid_for_a_node_or_empty() -> None:

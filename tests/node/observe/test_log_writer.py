@@ -101,11 +101,11 @@ def lines(taker: Taker, due: list[str] | None = None) -> LogWriter:
 def test_every_line_is_written_in_order_and_many_at_once() -> None:
     taker = Taker()
     out = lines(taker)
-    said = [f"line {n}" for n in range(10_000)]
-    for line in said:
+    expected = [f"line {n}" for n in range(10_000)]
+    for line in expected:
         out.add(line)
     out.flush()
-    assert taker.taken == said
+    assert taker.taken == expected
     assert taker.calls < 1_000
 
 
@@ -135,7 +135,7 @@ def test_a_stream_that_takes_nothing_delays_no_caller_and_waiting_lines_are_boun
     kept = taker.taken.count(line)
     assert kept <= MAX_WAITING // 1_000
     # Lines that are lost while the first count waits to be written are in the next count.
-    lost = [int(said.removesuffix(" lost")) for said in taker.taken if said.endswith(" lost")]
+    lost = [int(text.removesuffix(" lost")) for text in taker.taken if text.endswith(" lost")]
     assert sum(lost) == many - kept > 0
 
 
@@ -157,9 +157,9 @@ def test_a_full_disk_loses_lines_and_says_how_many_once_there_is_room(number: in
 
 
 def test_lines_written_at_once_fit_the_size_that_a_pipe_keeps_together() -> None:
-    said = ["x" * 1_000] * 10 + ["y" * 9_000] + ["é" * 2_000] * 3
-    groups = batches(said)
-    assert [line for group in groups for line in group] == said
+    messages = ["x" * 1_000] * 10 + ["y" * 9_000] + ["é" * 2_000] * 3
+    groups = batches(messages)
+    assert [line for group in groups for line in group] == messages
     for group in groups:
         assert len(group) == 1 or sum(len(line.encode()) + 1 for line in group) <= 4096
 
@@ -192,8 +192,10 @@ def test_no_line_is_lost_when_the_process_ends(end: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
     )
-    said = [line for line in ended.stderr.splitlines() if line.startswith("{")]
-    assert [json.loads(line)["message"] for line in said] == [f"line {n}" for n in range(2000)]
+    json_lines = [line for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert [json.loads(line)["message"] for line in json_lines] == [
+        f"line {n}" for n in range(2000)
+    ]
 
 
 def test_a_full_disk_changes_nothing_but_the_log() -> None:

@@ -181,10 +181,10 @@ async def test_an_error_that_no_task_awaits_is_shown_without_what_it_says() -> N
         del task
         gc.collect()
     gc.unfreeze()
-    said = stream.getvalue()
-    assert said.count("Task exception was never retrieved  [ValueError at ") == REPEATS
-    assert said.count(" fail]") == REPEATS
-    assert "secret" not in said
+    text = stream.getvalue()
+    assert text.count("Task exception was never retrieved  [ValueError at ") == REPEATS
+    assert text.count(" fail]") == REPEATS
+    assert "secret" not in text
 
 
 def test_every_logger_writes_to_the_one_stream_at_the_level_that_was_set() -> None:
@@ -219,9 +219,9 @@ def test_repeated_warnings_are_counted_instead_of_written() -> None:
     ]
     assert passed == [True] * REPEATS + [False] * (50 - REPEATS)
     now[0] += WINDOW
-    told = record("dropped %d", 50, level=logging.WARNING)
-    assert repeats.filter(told)
-    assert told.getMessage() == f"dropped 50 (suppressed {50 - REPEATS} more like this)"
+    warning = record("dropped %d", 50, level=logging.WARNING)
+    assert repeats.filter(warning)
+    assert warning.getMessage() == f"dropped 50 (suppressed {50 - REPEATS} more like this)"
     assert repeats.filter(record("dropped %d", 51, level=logging.WARNING))
 
 
@@ -247,9 +247,9 @@ def test_the_count_of_a_flood_that_has_ended_is_told_once() -> None:
         repeats.filter(record("bad %s", level=logging.ERROR))
     assert repeats.due() == []
     now[0] = WINDOW
-    (told,) = repeats.due()
-    assert told.levelname == "ERROR"
-    assert told.getMessage() == f"suppressed {50 - REPEATS} more like this: bad …"
+    (summary,) = repeats.due()
+    assert summary.levelname == "ERROR"
+    assert summary.getMessage() == f"suppressed {50 - REPEATS} more like this: bad …"
     assert repeats.due() == []
 
 
@@ -286,9 +286,9 @@ def test_the_line_of_a_request_is_the_same_as_that_of_a_log_record(
     form: Literal["console", "json"],
 ) -> None:
     stream = written(form)
-    said = 'request=r-1 model="ti\\nny" share=100%s'
-    RequestLog("modelvine.test").info(said)
-    logging.getLogger("modelvine.test").info(said)
+    message = 'request=r-1 model="ti\\nny" share=100%s'
+    RequestLog("modelvine.test").info(message)
+    logging.getLogger("modelvine.test").info(message)
     moment = r"\d\d:\d\d:\d\d\.\d{3}"
     one, other = (re.sub(moment, "", line) for line in stream.getvalue().splitlines())
     assert one == other
@@ -297,33 +297,33 @@ def test_the_line_of_a_request_is_the_same_as_that_of_a_log_record(
 
 
 def test_another_handler_gets_the_record_of_a_request() -> None:
-    stream, heard = written("console"), Heard()
+    stream, handler = written("console"), Heard()
     log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
-    logger.addHandler(heard)
+    logger.addHandler(handler)
     try:
         log.info("hello you")
     finally:
-        logger.removeHandler(heard)
-    assert [(r.name, r.levelname, r.getMessage()) for r in heard.records] == [
+        logger.removeHandler(handler)
+    assert [(r.name, r.levelname, r.getMessage()) for r in handler.records] == [
         ("modelvine.test", "INFO", "hello you")
     ]
     assert stream.getvalue().count("hello you") == 1
 
 
 def test_a_change_to_the_loggers_holds_for_the_next_request() -> None:
-    stream, heard = written("console"), Heard()
+    stream, handler = written("console"), Heard()
     log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
     log.info("one")
-    logging.getLogger().addHandler(heard)
+    logging.getLogger().addHandler(handler)
     log.info("two")
-    logging.getLogger().removeHandler(heard)
+    logging.getLogger().removeHandler(handler)
     for name, value in (("propagate", False), ("disabled", True)):
         before = getattr(logger, name)
         setattr(logger, name, value)
         log.info("to nobody")
         setattr(logger, name, before)
     log.info("three")
-    assert [record.getMessage() for record in heard.records] == ["two"]
+    assert [record.getMessage() for record in handler.records] == ["two"]
     texts = [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()]
     assert texts == ["one", "two", "three"]
     again = written("console")
@@ -340,8 +340,8 @@ def test_a_level_holds_for_requests_within_a_second() -> None:
     log.info("too low")
     logger.setLevel(logging.NOTSET)
     # A clock that is set back does not delay it.
-    for now[0], said in ((50.0, "two"), (10.0, "three")):
-        log.info(said)
+    for now[0], message in ((50.0, "two"), (10.0, "three")):
+        log.info(message)
     assert [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()] == [
         "one", "two", "three",
     ]  # fmt: skip

@@ -21,8 +21,8 @@ OF_MODEL = COMMON | {genai.REQUEST_MODEL: "tiny"}
 
 def account(status=200, *, model="tiny", **fields):
     candidate = Candidate(PeerId("node"), Service("p", model)) if model else None
-    said = {"model": "made up", "status": status, "seconds": 3.0, "candidate": candidate}
-    return account_with(**said | fields)
+    defaults = {"model": "made up", "status": status, "seconds": 3.0, "candidate": candidate}
+    return account_with(**defaults | fields)
 
 
 def measured(measurements):

@@ -51,11 +51,11 @@ def samples(metrics):
 def test_a_request_is_counted_by_kind_and_status():
     metrics = Metrics()
     metrics.ended(account(request_bytes=10, answer_bytes=20))
-    seen = samples(metrics)
-    assert seen["modelvine_requests_total", "200", "chat/completions"] == 1
-    assert seen["modelvine_request_seconds_count", "chat/completions"] == 1
-    assert seen["modelvine_request_bytes_total",] == 10
-    assert seen["modelvine_answer_bytes_total",] == 20
+    values = samples(metrics)
+    assert values["modelvine_requests_total", "200", "chat/completions"] == 1
+    assert values["modelvine_request_seconds_count", "chat/completions"] == 1
+    assert values["modelvine_request_bytes_total",] == 10
+    assert values["modelvine_answer_bytes_total",] == 20
 
 
 def test_a_request_is_in_flight_until_it_ends():
@@ -77,10 +77,10 @@ def test_times_are_also_shown_under_opentelemetrys_names():
     streamed = account(first_byte_seconds=0.03, seconds=0.13, streams_text=True, used=Usage(5, 6))
     metrics.first_bytes[Kind.CHAT].append(0.03)
     metrics.ended(streamed)
-    seen = samples(metrics)
-    assert seen["gen_ai_server_time_per_output_token_seconds_sum", "chat", "modelvine"] == 0.02
-    assert seen["gen_ai_server_request_duration_seconds_count", "chat", "modelvine"] == 1
-    assert seen["gen_ai_server_time_to_first_token_seconds_sum", "chat", "modelvine"] == 0.03
+    values = samples(metrics)
+    assert values["gen_ai_server_time_per_output_token_seconds_sum", "chat", "modelvine"] == 0.02
+    assert values["gen_ai_server_request_duration_seconds_count", "chat", "modelvine"] == 1
+    assert values["gen_ai_server_time_to_first_token_seconds_sum", "chat", "modelvine"] == 0.03
 
 
 def test_spans_are_counted_by_outcome():
@@ -94,10 +94,10 @@ def test_tokens_are_counted_by_model_and_part_and_estimates_apart():
     metrics.ended(account(served="m", usage=Usage(5, 6)))
     metrics.ended(account(served="m", usage=Usage(5, 6)))
     metrics.ended(account(served="m", usage=Usage(0, 3, estimated=True)))
-    seen = samples(metrics)
-    assert seen["modelvine_tokens_total", "m", "no", "prompt"] == 10
-    assert seen["modelvine_tokens_total", "completion", "m", "no"] == 12
-    assert seen["modelvine_tokens_total", "completion", "m", "yes"] == 3
+    values = samples(metrics)
+    assert values["modelvine_tokens_total", "m", "no", "prompt"] == 10
+    assert values["modelvine_tokens_total", "completion", "m", "no"] == 12
+    assert values["modelvine_tokens_total", "completion", "m", "yes"] == 3
 
 
 def test_a_stream_that_two_workers_wrote_counts_for_both():
@@ -105,9 +105,9 @@ def test_a_stream_that_two_workers_wrote_counts_for_both():
     parts = (("m", Usage(5, 6)),)
     metrics.ended(account(parts=parts, served="n", usage=Usage(7, 8)))
     metrics.ended(account(parts=parts))
-    seen = samples(metrics)
-    assert seen["modelvine_tokens_total", "completion", "m", "no"] == 12
-    assert seen["modelvine_tokens_total", "completion", "n", "no"] == 8
+    values = samples(metrics)
+    assert values["modelvine_tokens_total", "completion", "m", "no"] == 12
+    assert values["modelvine_tokens_total", "completion", "n", "no"] == 8
 
 
 def test_each_request_is_counted_once_however_often_the_metrics_are_read():
@@ -127,35 +127,35 @@ def test_models_beyond_the_bound_share_one_row():
     metrics = Metrics()
     for number in range(MAX_MODELS + 10):
         metrics.ended(account(served=f"m{number}", usage=Usage(0, 1)))
-    seen = samples(metrics)
-    assert seen["modelvine_tokens_total", "", "completion", "no"] == 10
-    assert sum(1 for name, *_ in seen if name == "modelvine_tokens_total") == MAX_MODELS + 1
+    values = samples(metrics)
+    assert values["modelvine_tokens_total", "", "completion", "no"] == 10
+    assert sum(1 for name, *_ in values if name == "modelvine_tokens_total") == MAX_MODELS + 1
 
 
 def test_an_attempt_is_counted_by_dialect_and_error():
     metrics = Metrics()
     metrics.attempt(Outcome(CANDIDATE, None, 0.1))
     metrics.attempt(Outcome(CANDIDATE, WorkerFailed("no"), 0.1))
-    seen = samples(metrics)
-    assert seen["modelvine_attempts_total", "ok", "peer"] == 1
-    assert seen["modelvine_attempts_total", "WorkerFailed", "peer"] == 1
+    values = samples(metrics)
+    assert values["modelvine_attempts_total", "ok", "peer"] == 1
+    assert values["modelvine_attempts_total", "WorkerFailed", "peer"] == 1
 
 
 def test_values_that_are_counted_elsewhere_are_shown_unchanged():
-    seen = samples(Metrics())
-    assert seen["modelvine_nodes", "alive"] == 3
-    assert seen["modelvine_services",] == 7
-    assert seen["modelvine_workers",] == 2
-    assert seen["modelvine_worker_tells", "0", "c", "m", "p", "queued"] == 4
-    assert seen["modelvine_worker_tells", "0", "c", "m", "p", "tokens_per_second"] == 12.5
-    assert seen["modelvine_up", "store"] == 1
-    assert seen["modelvine_up", "mesh"] == 0
-    assert seen["modelvine_registry_events_total", "frames_in"] == 12
-    assert seen["modelvine_mesh_connections",] == 2
-    assert seen["modelvine_mesh_wires",] == 3
-    assert seen["modelvine_mesh_standing_streams",] == 4
-    assert seen["modelvine_loop_lag_seconds",] == 0.25
-    assert seen["modelvine_loop_busy_seconds",] == 0.125
+    values = samples(Metrics())
+    assert values["modelvine_nodes", "alive"] == 3
+    assert values["modelvine_services",] == 7
+    assert values["modelvine_workers",] == 2
+    assert values["modelvine_worker_tells", "0", "c", "m", "p", "queued"] == 4
+    assert values["modelvine_worker_tells", "0", "c", "m", "p", "tokens_per_second"] == 12.5
+    assert values["modelvine_up", "store"] == 1
+    assert values["modelvine_up", "mesh"] == 0
+    assert values["modelvine_registry_events_total", "frames_in"] == 12
+    assert values["modelvine_mesh_connections",] == 2
+    assert values["modelvine_mesh_wires",] == 3
+    assert values["modelvine_mesh_standing_streams",] == 4
+    assert values["modelvine_loop_lag_seconds",] == 0.25
+    assert values["modelvine_loop_busy_seconds",] == 0.125
 
 
 def test_the_process_itself_is_measured():

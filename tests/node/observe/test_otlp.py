@@ -70,11 +70,13 @@ async def test_each_outage_of_a_collector_costs_its_spans_and_one_warning(caplog
                 await asyncio.to_thread(made.export, spans)
         await asyncio.to_thread(made.export, spans)
     assert counts == {DROPPED: 3, SENT: 2}
-    said = [record.getMessage() for record in caplog.records if record.name == "modelvine.traces"]
-    assert len(said) == 3
-    assert said[0].endswith("it answers with status 503")
-    assert said[1].endswith("accepts spans again")
-    assert "URLError" in said[2]
+    messages = [
+        record.getMessage() for record in caplog.records if record.name == "modelvine.traces"
+    ]
+    assert len(messages) == 3
+    assert messages[0].endswith("it answers with status 503")
+    assert messages[1].endswith("accepts spans again")
+    assert "URLError" in messages[2]
 
 
 async def test_measurements_arrive_as_sums_since_the_start():
@@ -109,11 +111,15 @@ async def test_measurements_that_are_not_accepted_are_sent_with_the_next_ones(ca
         await exporter._send()
         await exporter.close()
     assert [got.count for got in collector.histograms] == [9]
-    said = [record.getMessage() for record in caplog.records if record.name == "modelvine.traces"]
-    assert len(said) == 3
-    assert said[0].startswith("metrics are kept until the collector of node.traces accepts them")
-    assert said[1].endswith("accepts metrics again")
-    assert "URLError" in said[2]
+    messages = [
+        record.getMessage() for record in caplog.records if record.name == "modelvine.traces"
+    ]
+    assert len(messages) == 3
+    assert messages[0].startswith(
+        "metrics are kept until the collector of node.traces accepts them"
+    )
+    assert messages[1].endswith("accepts metrics again")
+    assert "URLError" in messages[2]
 
 
 async def test_spans_beyond_those_that_may_wait_are_dropped_at_once_and_closing_is_bounded(caplog):

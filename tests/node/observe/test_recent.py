@@ -18,9 +18,9 @@ def ended(recent, *names):
 def test_the_last_requests_are_remembered_and_their_numbers_go_on():
     recent = RecentRequests(lambda: 5.0, limit=3)
     ended(recent, *"abcde")
-    assert [one.id for one in recent.ended] == ["c", "d", "e"]
-    assert [one.id for one in recent.since(4)] == ["e"]
-    assert [one.id for one in recent.since(0)] == ["c", "d", "e"]
+    assert [request.id for request in recent.ended] == ["c", "d", "e"]
+    assert [request.id for request in recent.since(4)] == ["e"]
+    assert [request.id for request in recent.since(0)] == ["c", "d", "e"]
     assert not [*recent.since(5)]
 
 
@@ -32,12 +32,12 @@ def test_a_failed_attempt_is_kept_with_its_request_and_cut():
         recent.failed_attempt(
             Outcome(candidate, error, 0.5, request=request, circuit="open"), error
         )
-    [found] = recent.failed
-    assert (found.request, found.at, found.node, found.model, found.cid) == (
+    [attempt] = recent.failed
+    assert (attempt.request, attempt.at, attempt.node, attempt.model, attempt.cid) == (
         "r-2", 5.0, "node", "m", "c",
     )  # fmt: skip
-    assert found.circuit == "open"
-    assert (found.error, found.seconds, len(found.why)) == ("WorkerFailed", 0.5, MAX_WORDS)
+    assert attempt.circuit == "open"
+    assert (attempt.error, attempt.seconds, len(attempt.why)) == ("WorkerFailed", 0.5, MAX_WORDS)
 
 
 def test_refusals_for_lack_of_room_are_counted_by_model_and_node():

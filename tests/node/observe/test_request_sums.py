@@ -34,12 +34,14 @@ def test_values_fall_into_the_same_places_counted_together_or_one_by_one(seed):
 
 
 def test_requests_are_counted_by_kind_and_status_and_tokens_by_model_and_source():
-    told, guessed = Usage(3, 2), Usage(0, 5, estimated=True)
+    reported, guessed = Usage(3, 2), Usage(0, 5, estimated=True)
     ended = [
-        account_with(kind=Kind.CHAT, status=200, served="m", usage=told, seconds=0.004),
-        account_with(kind=Kind.CHAT, status=200, served="m", usage=told, seconds=0.004),
+        account_with(kind=Kind.CHAT, status=200, served="m", usage=reported, seconds=0.004),
+        account_with(kind=Kind.CHAT, status=200, served="m", usage=reported, seconds=0.004),
         account_with(kind=Kind.CHAT, status=499, served="m", usage=guessed, seconds=2.0),
-        account_with(kind=Kind.CHAT, status=502, seconds=2.0, parts=(("m", told), ("n", guessed))),
+        account_with(
+            kind=Kind.CHAT, status=502, seconds=2.0, parts=(("m", reported), ("n", guessed))
+        ),
     ]
     sums = RequestSums()
     sums.add({Kind.CHAT: [0.004, 0.004]}, ended)

@@ -41,7 +41,9 @@ def test_the_worst_of_the_last_minute_is_told(steps):
         now += wait
         maximum.note(late, now)
         all_of_it.append((now, late))
-        assert maximum.worst(now) == max(late for at, late in all_of_it if at > now - WINDOW)
+        assert maximum.worst(now) == max(
+            late for moment, late in all_of_it if moment > now - WINDOW
+        )
     assert maximum.worst(now + WINDOW) == 0.0
 
 
@@ -57,10 +59,10 @@ class Ended(Exception):
 
 
 async def test_a_loop_that_was_blocked_is_noticed():
-    said = iter((0.0, 5.0))
+    times = iter((0.0, 5.0))
 
     def clock() -> float:
-        for moment in said:
+        for moment in times:
             return moment
         raise Ended
 
@@ -109,7 +111,7 @@ def test_the_longest_queue_of_each_bucket_is_kept():
     scene.time.now += BUCKET
     scene.workers.loads = {TINY: Load(1, 3)}
     scene.samples.sample()
-    assert [one.queued for one in scene.history.buckets("tiny", OWN)[-2:]] == [5, 3]
+    assert [bucket.queued for bucket in scene.history.buckets("tiny", OWN)[-2:]] == [5, 3]
     assert scene.history.total("tiny", OWN).queued == 5
     assert scene.history.total("tiny", OWN).requests == 0
 
@@ -152,27 +154,27 @@ def test_nothing_is_said_while_nothing_is_refused():
 
 @pytest.mark.parametrize("event", LINES)
 def test_the_first_refusal_is_logged_at_once_and_the_rest_together_later(event):
-    told, quiet = Refusals(), WANTED.get(event, QUIET)
-    assert [*told.due({event: 1}, 10.0)] == [(LINES[event], 1)]
-    assert not [*told.due({event: 500}, 11.0)]
-    assert not [*told.due({event: 900}, 9.9 + quiet)]
-    assert [*told.due({event: 1_000}, 10.0 + quiet)] == [(LINES[event], 999)]
-    assert not [*told.due({event: 1_000}, 10.0 + 9 * quiet)]
+    refusals, quiet = Refusals(), WANTED.get(event, QUIET)
+    assert [*refusals.due({event: 1}, 10.0)] == [(LINES[event], 1)]
+    assert not [*refusals.due({event: 500}, 11.0)]
+    assert not [*refusals.due({event: 900}, 9.9 + quiet)]
+    assert [*refusals.due({event: 1_000}, 10.0 + quiet)] == [(LINES[event], 999)]
+    assert not [*refusals.due({event: 1_000}, 10.0 + 9 * quiet)]
 
 
 def test_what_a_retired_node_tries_again_and_again_is_one_line_an_hour():
-    told = Refusals()
+    refusals = Refusals()
     lines = [
         line
         for minute in range(120)
-        for line in told.due({"kept_out": 20 * (minute + 1)}, 60.0 * minute)
+        for line in refusals.due({"kept_out": 20 * (minute + 1)}, 60.0 * minute)
     ]
     assert [count for _, count in lines] == [20, 1_200]
 
 
 def test_each_event_has_a_line_of_its_own():
-    told = Refusals()
-    assert len([*told.due(dict.fromkeys(LINES, 3), 0.0)]) == len(LINES)
+    refusals = Refusals()
+    assert len([*refusals.due(dict.fromkeys(LINES, 3), 0.0)]) == len(LINES)
 
 
 @pytest.mark.parametrize("line", LINES.values())

@@ -105,7 +105,7 @@ def test_the_spans_of_a_failed_and_an_answered_attempt():
     account = concluded(
         status=200, attempts=2, route="direct", first_byte_seconds=3.5, used=Usage(7, 9)
     )
-    face, choice, tried, call, hop = spans_of(account, trace, Place(), 1_000.0)
+    face, choice, attempt, call, hop = spans_of(account, trace, Place(), 1_000.0)
     assert (face.name, face.kind, face.parent, face.id) == (
         "chat llama", SpanKind.SERVER, PARENT, "a" * 16,
     )  # fmt: skip
@@ -119,14 +119,14 @@ def test_the_spans_of_a_failed_and_an_answered_attempt():
         face.id, 1_001_000_000_000, 1_002_000_000_000,
     )  # fmt: skip
     assert choice.attributes[genai.CANDIDATES] == 2
-    assert (tried.parent, tried.failed, tried.attributes[genai.ERROR]) == (
+    assert (attempt.parent, attempt.failed, attempt.attributes[genai.ERROR]) == (
         face.id, True, "WorkerFailed",
     )  # fmt: skip
-    assert (call.parent, call.kind, call.failed) == (tried.id, SpanKind.CLIENT, True)
+    assert (call.parent, call.kind, call.failed) == (attempt.id, SpanKind.CLIENT, True)
     assert (hop.parent, hop.kind, hop.failed) == (face.id, SpanKind.CLIENT, False)
     assert hop.attributes[genai.NODE] == "another"
-    assert {span.trace for span in (face, choice, tried, call, hop)} == {TRACE}
-    assert "prompt" not in repr((face, choice, tried, call, hop))
+    assert {span.trace for span in (face, choice, attempt, call, hop)} == {TRACE}
+    assert "prompt" not in repr((face, choice, attempt, call, hop))
 
 
 def test_a_span_shows_only_host_and_port_of_a_workers_address():
@@ -151,9 +151,9 @@ def test_an_attempt_that_never_began_has_no_span_and_one_that_never_ended_ends_w
     trace.add_attempt(chat(), THEIRS, (), 1)
     overtaken = trace.add_attempt(chat(), THEIRS, (), 2)
     overtaken.began = 2.0
-    face, _, left = spans_of(concluded(status=499), trace, Place(), 0.0)
-    assert left.ended == face.ended
-    assert left.attributes[genai.OUTCOME] == "cancelled"
+    face, _, unfinished = spans_of(concluded(status=499), trace, Place(), 0.0)
+    assert unfinished.ended == face.ended
+    assert unfinished.attributes[genai.OUTCOME] == "cancelled"
     assert face.attributes[genai.ERROR] == "499"
 
 

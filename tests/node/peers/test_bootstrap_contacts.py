@@ -26,9 +26,9 @@ OWN, OTHER, THIRD = (Identity(bytes([n]) * 32).peer for n in (1, 2, 3))
 REFUSED = "connection refused"
 
 
-def at(number: int, *, answers: bool = False, why: str = REFUSED) -> Contact:
+def at(number: int, *, answers: bool = False, reason: str = REFUSED) -> Contact:
     address = f"/ip4/192.0.2.{number}/tcp/6101/p2p/{OTHER}"
-    return Contact(address, answers, "" if answers else why)
+    return Contact(address, answers, "" if answers else reason)
 
 
 async def _nothing(*_: object) -> bytes:
@@ -53,10 +53,13 @@ async def mesh_of(net: MemoryNet, peer: str, *bootstrap: str) -> MemoryMesh:
         ([at(1)], "0 of 1 bootstrap addresses answer: connection refused"),
         ([at(1), at(2)], "0 of 2 bootstrap addresses answer: connection refused"),
         (
-            [at(1), at(2, answers=True), at(3, why="timed out"), at(4, why="")],
+            [at(1), at(2, answers=True), at(3, reason="timed out"), at(4, reason="")],
             "1 of 4 bootstrap addresses answer: connection refused; timed out; no answer yet",
         ),
-        ([at(n, why=f"reason {n}") for n in range(5)], "0 of 5 … reason 0; reason 1; reason 2; …"),
+        (
+            [at(n, reason=f"reason {n}") for n in range(5)],
+            "0 of 5 … reason 0; reason 1; reason 2; …",
+        ),
     ],
 )
 def test_the_summary_counts_addresses_that_answer_and_says_why_the_rest_do_not(
@@ -97,7 +100,7 @@ def test_the_first_warning_comes_soon_and_later_ones_rarely() -> None:
 
 def test_an_address_that_neither_answers_nor_fails_is_warned_of_too() -> None:
     waits = ContactWaits()
-    silent = [at(1, why="")]
+    silent = [at(1, reason="")]
     warned = [n for n in range(20) if waits.overdue(silent, float(n))]
     assert warned == [SILENCE]
     # Then the reason is known.
@@ -108,14 +111,14 @@ def test_an_address_that_neither_answers_nor_fails_is_warned_of_too() -> None:
 def test_a_restart_of_the_other_node_is_not_reported_but_its_return_after_a_warning_is() -> None:
     waits = ContactWaits()
     assert not waits.overdue([at(1)], 0.0)
-    there = [at(1, answers=True)]
-    assert not waits.recovered(there)
-    assert not waits.overdue(there, 1.0)
+    answering = [at(1, answers=True)]
+    assert not waits.recovered(answering)
+    assert not waits.overdue(answering, 1.0)
     assert not waits.overdue([at(1)], 100.0)
     assert waits.overdue([at(1)], 100.0 + GRACE) == [at(1)]
-    assert waits.recovered(there) == there
-    waits.overdue(there, 110.0)
-    assert not waits.recovered(there)
+    assert waits.recovered(answering) == answering
+    waits.overdue(answering, 110.0)
+    assert not waits.recovered(answering)
 
 
 # A real node.
@@ -129,14 +132,14 @@ async def test_a_node_whose_bootstrap_address_is_wrong_says_so_everywhere(
     wrong = f"/ip4/127.0.0.1/tcp/{port}/p2p/{OTHER}"
     node = swarm.start(Start("lonely", {"mesh": {"bootstrap": [wrong]}}))
     line = f"WARNING modelvine.node  bootstrap address {wrong} does not answer: connection refused"
-    told = await until(lambda: line in node.log, within=10, otherwise="nothing is said")
-    show("wrong bootstrap", warned_after=told)
-    assert told < 10 * SLACK
-    said = "0 of 1 bootstrap addresses answer: connection refused"
+    seconds = await until(lambda: line in node.log, within=10, otherwise="nothing is said")
+    show("wrong bootstrap", warned_after=seconds)
+    assert seconds < 10 * SLACK
+    text = "0 of 1 bootstrap addresses answer: connection refused"
     ready = await client.get(node, "/readyz")
-    assert (ready["status"], ready["parts"]["bootstrap"]) == ("degraded", said)
+    assert (ready["status"], ready["parts"]["bootstrap"]) == ("degraded", text)
     status = await client.get(node, "/api/v1/status")
-    assert status["bootstrap"]["summary"] == status["ready"]["bootstrap"] == said
+    assert status["bootstrap"]["summary"] == status["ready"]["bootstrap"] == text
     peers = await client.get(node, "/api/v1/nodes")
     assert peers["bootstrap"]["addresses"] == [{"address": wrong, "answers": False, "why": REFUSED}]
     assert node.log.count("does not answer") == 1

@@ -53,10 +53,12 @@ def test_each_change_of_a_nodes_presence_is_one_event() -> None:
     story = [Presence.ALIVE, Presence.ALIVE, Presence.SUSPECT, Presence.LOST, Presence.LOST]
     for others.now in story:
         events.note_changed([SIGNER])
-    assert [(one.was, one.now) for one in events.events] == [
+    assert [(event.was, event.now) for event in events.events] == [
         ("", "alive"), ("alive", "suspect"), ("suspect", "lost"),
     ]  # fmt: skip
-    assert {(one.node, one.name, one.at) for one in events.events} == {(SIGNER, "them", 7.0)}
+    assert {(event.node, event.name, event.at) for event in events.events} == {
+        (SIGNER, "them", 7.0)
+    }
     assert (events.count, events.changes) == (3, 5)
 
 
@@ -68,7 +70,7 @@ def test_a_node_that_was_forgotten_is_new_when_it_comes_back() -> None:
     events.note_changed([SIGNER])
     others.catalog = catalog()
     events.note_changed([SIGNER])
-    assert [one.was for one in events.events] == ["", ""]
+    assert [event.was for event in events.events] == ["", ""]
 
 
 def test_only_the_last_events_are_remembered() -> None:
@@ -86,8 +88,8 @@ SERVICE = Service("p", "m")
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with links() as ours:
-        yield World(ours)
+    async with links() as peer_links:
+        yield World(peer_links)
 
 
 @dataclass
@@ -122,9 +124,9 @@ async def test_an_address_of_an_unreachable_node_has_to_be_proven_anew() -> None
 
 
 async def test_idle_connections_to_a_node_are_let_go_of_when_it_was_started_anew() -> None:
-    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as ours:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as peer_links:
         others = Others()
-        changed = follow_links(ours, others, forgive=lambda _: None)
+        changed = follow_links(peer_links, others, forgive=lambda _: None)
 
         def learn(epoch: int, sequence: int) -> None:
             record = Record(node.identity.peer, Version(epoch, sequence), reach=node.reach)
@@ -132,15 +134,15 @@ async def test_idle_connections_to_a_node_are_let_go_of_when_it_was_started_anew
             changed([node.identity.peer])
 
         async def connected() -> Link:
-            async with ours.visit(node.identity.peer) as link:
+            async with peer_links.visit(node.identity.peer) as link:
                 return link
 
         learn(1, 1)
-        place = (await connected()).place
+        pool = (await connected()).pool
         learn(1, 2)
-        assert not place.is_unused
+        assert not pool.is_unused
         learn(2, 1)
-        await until(lambda: place.is_unused)
+        await until(lambda: pool.is_unused)
 
 
 @pytest.mark.parametrize("gone", [Presence.LOST, Presence.LEFT])
@@ -174,10 +176,10 @@ async def test_a_flood_of_new_nodes_makes_few_lines_in_the_log(
 
     async def meet(number: int, standing: Standing = Standing.SERVING) -> None:
         other = Identity(number.to_bytes(32, "big"))
-        said = Record(
+        record = Record(
             other.peer, Version(1, int(standing is Standing.LEFT)), standing, name=f"n{number}"
         )
-        frame = wire.encode_record(said, other).frame
+        frame = wire.encode_record(record, other).frame
         await registry.perform(registry.replica.receive(frame, now, via=other.peer))
 
     with caplog.at_level(logging.INFO, "modelvine.node"):
@@ -186,6 +188,6 @@ async def test_a_flood_of_new_nodes_makes_few_lines_in_the_log(
         assert len(caplog.messages) == 20
         now += 1
         await meet(1, Standing.LEFT)
-    gone = Identity((1).to_bytes(32, "big")).peer
-    assert caplog.messages[0] == f"node {gone} (n1) joined, with 0 models"
-    assert caplog.messages[20] == f"node {gone} (n1) has left (before that 40 more came or went)"
+    peer = Identity((1).to_bytes(32, "big")).peer
+    assert caplog.messages[0] == f"node {peer} (n1) joined, with 0 models"
+    assert caplog.messages[20] == f"node {peer} (n1) has left (before that 40 more came or went)"

@@ -48,21 +48,21 @@ EVERYWHERE = "/ip4/0.0.0.0/tcp/6101"
 
 
 def test_other_nodes_are_given_an_address_that_they_can_reach():
-    said = invitation([HERE, LAN], listen=[EVERYWHERE], private=False)
-    assert said.endswith(f"--bootstrap {LAN}")
-    assert HERE not in said
+    text = invitation([HERE, LAN], listen=[EVERYWHERE], private=False)
+    assert text.endswith(f"--bootstrap {LAN}")
+    assert HERE not in text
 
 
 def test_a_node_whose_machine_has_no_address_of_that_family_names_the_listener_of_the_other():
-    said = invitation([HERE], listen=[EVERYWHERE], private=False)
-    assert f"no address of {EVERYWHERE}" in said
-    assert "--listen /ip6/::/tcp/6101" in said
+    text = invitation([HERE], listen=[EVERYWHERE], private=False)
+    assert f"no address of {EVERYWHERE}" in text
+    assert "--listen /ip6/::/tcp/6101" in text
 
 
 def test_a_node_on_loopback_says_that_only_this_machine_can_join():
-    said = invitation([HERE], listen=[HERE], private=False)
-    assert f"--bootstrap {HERE}" in said
-    assert "--profile lan" in said
+    text = invitation([HERE], listen=[HERE], private=False)
+    assert f"--bootstrap {HERE}" in text
+    assert "--profile lan" in text
 
 
 def test_a_private_mesh_needs_its_key_as_well():

@@ -73,10 +73,10 @@ async def test_a_message_that_cannot_be_read_ends_the_channel(ends: ChannelPair)
 
 async def test_a_process_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 1_000_000)
-    ours, theirs = socket.socketpair()
-    with theirs:
+    own, other = socket.socketpair()
+    with other:
         first = Channel(read_by_first, lambda _: None)
-        await first.open(ours)
+        await first.open(own)
         for _ in range(50):
             first.send(NodeSeen(PeerId("a"), Presence.ALIVE, bytes(100_000)))
         async with asyncio.timeout(1):

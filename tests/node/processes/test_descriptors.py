@@ -28,10 +28,10 @@ class Building:
     """A helper's sender of descriptors, and the receiver at the first process."""
 
     def __init__(self) -> None:
-        ours, self.end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own, self.end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.came: list[tuple[ConnectionUse, socket.socket]] = []
         self.doors = DescriptorSender(self.end)
-        self.receiver = DescriptorReceiver(ours, lambda door, end: self.came.append((door, end)))
+        self.receiver = DescriptorReceiver(own, lambda door, end: self.came.append((door, end)))
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ async def building() -> AsyncIterator[Building]:
 
 async def test_each_connection_comes_in_at_the_door_that_it_is_for(building: Building) -> None:
     with (
-        building.doors.open(ConnectionUse.HTTP) as one,
+        building.doors.open(ConnectionUse.HTTP) as connection,
         building.doors.open(ConnectionUse.PIPE) as two,
     ):
         await until(lambda: len(building.came) == 2)
         assert [door for door, _ in building.came] == [ConnectionUse.HTTP, ConnectionUse.PIPE]
-        one.send(b"first")
+        connection.send(b"first")
         two.send(b"second")
         assert [end.recv(9) for _, end in building.came] == [b"first", b"second"]
 
@@ -84,36 +84,36 @@ async def test_the_end_of_a_helper_brings_no_connection_to_the_receiver(
 
 
 async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) -> None:
-    ours, theirs = pipe_between(US, THEM)
-    asked: list[PeerId] = []
+    own, other = pipe_between(US, THEM)
+    dialed: list[PeerId] = []
 
     class Peers(NoMesh):
         async def open_pipe(self, peer: PeerId) -> Pipe:
-            asked.append(peer)
-            return ours
+            dialed.append(peer)
+            return own
 
-    crew = BackgroundTasks()
-    slots = crew.spawn(borrow_pipe(building.doors, THEM))
+    tasks = BackgroundTasks()
+    slots = tasks.spawn(borrow_pipe(building.doors, THEM))
     await until(lambda: bool(building.came))
-    crew.spawn(lend_pipe(building.came.pop()[1], Peers()))
+    tasks.spawn(lend_pipe(building.came.pop()[1], Peers()))
     pipe = await slots
-    assert (asked, pipe.peer) == ([THEM], THEM)
+    assert (dialed, pipe.peer) == ([THEM], THEM)
     await pipe.write(b"x" * 300_000)
-    taken = 0
-    while taken < 300_000:
-        taken += len(await theirs.read())
-    await theirs.write(b"answer")
+    received = 0
+    while received < 300_000:
+        received += len(await other.read())
+    await other.write(b"answer")
     assert await pipe.read() == b"answer"
-    await theirs.finish()
+    await other.finish()
     assert await pipe.read() == b""
     await pipe.reset()
-    await until(lambda: not len(crew))
+    await until(lambda: not len(tasks))
 
 
 async def test_a_helper_is_told_that_a_peer_is_unreachable(building: Building) -> None:
-    crew = BackgroundTasks()
-    slots = crew.spawn(borrow_pipe(building.doors, THEM))
+    tasks = BackgroundTasks()
+    slots = tasks.spawn(borrow_pipe(building.doors, THEM))
     await until(lambda: bool(building.came))
-    crew.spawn(lend_pipe(building.came.pop()[1], NoMesh()))
+    tasks.spawn(lend_pipe(building.came.pop()[1], NoMesh()))
     with pytest.raises(PeerUnreachable):
         await slots

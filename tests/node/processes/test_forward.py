@@ -34,7 +34,7 @@ JUDGE = ForwardedAccess(token="the token", settings=SHARED, keyless=KeylessAcces
 
 
 async def _told(request: web.Request) -> web.StreamResponse:
-    said = {
+    payload = {
         "method": request.method,
         "path": request.raw_path,
         "length": len(await request.content.read()),
@@ -44,7 +44,7 @@ async def _told(request: web.Request) -> web.StreamResponse:
         "two": request.headers.get("x-two", ""),
     }
     headers = {"x-own": "1", "content-type": "application/json"}
-    return web.Response(status=207, headers=headers, body=orjson.dumps(said))
+    return web.Response(status=207, headers=headers, body=orjson.dumps(payload))
 
 
 async def _streamed(request: web.Request) -> web.StreamResponse:
@@ -67,7 +67,7 @@ async def _silent(_: web.Request) -> web.StreamResponse:
 @pytest.fixture
 async def asked(request: pytest.FixtureRequest) -> AsyncIterator[aiohttp.ClientSession]:
     """Client of a helper's application; the first process answers with what it was asked."""
-    crew = BackgroundTasks()
+    tasks = BackgroundTasks()
     first = Listener(
         application(
             [
@@ -78,24 +78,24 @@ async def asked(request: pytest.FixtureRequest) -> AsyncIterator[aiohttp.ClientS
             JUDGE.admit,
         )
     )
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def let_in(door: ConnectionUse, connection: socket.socket) -> None:
         assert door is ConnectionUse.HTTP
-        crew.spawn(first.serve_connection(connection))
+        tasks.spawn(first.serve_connection(connection))
 
     async with AsyncExitStack() as closing:
-        closing.push_async_callback(crew.cancel_all)
+        closing.push_async_callback(tasks.cancel_all)
         closing.push_async_callback(first.close)
-        closing.callback(DescriptorReceiver(ours, let_in).close)
-        closing.enter_context(theirs)
+        closing.callback(DescriptorReceiver(own, let_in).close)
+        closing.enter_context(other)
         settings = settings_of(**getattr(request, "param", {}))
-        place = ConnectionPool(DescriptorSender(theirs).dial(), settings.router)
-        closing.callback(place.close)
+        pool = ConnectionPool(DescriptorSender(other).dial(), settings.router)
+        closing.callback(pool.close)
         access = Access(token="", settings=SHARED, keyless=KeylessAccess.EVERYBODY)
-        of_nodes = forward.link_routes(place, settings)
-        made = application([*of_nodes, *forward.routes(place, access, settings)], access.admit)
-        helper = Listener(made, SHARED)
+        of_nodes = forward.link_routes(pool, settings)
+        app = application([*of_nodes, *forward.routes(pool, access, settings)], access.admit)
+        helper = Listener(app, SHARED)
         closing.push_async_callback(helper.close)
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
         await helper.listen_on(listener)
@@ -121,15 +121,15 @@ async def test_a_request_arrives_as_it_was_sent(asked: aiohttp.ClientSession) ->
 async def test_an_http_1_0_request_without_a_host_and_with_a_non_text_header_is_answered(
     asked: aiohttp.ClientSession,
 ) -> None:
-    place = asked._base_url
-    assert place is not None
-    reader, writer = await asyncio.open_connection(place.host, place.port)
+    url = asked._base_url
+    assert url is not None
+    reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(b"GET /api HTTP/1.0\r\nX-Two: \xff\r\n\r\n")
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     assert b" 207 " in head
-    said = orjson.loads(body)
-    assert (said["host"], said["two"]) == ("localhost", "?")
+    payload = orjson.loads(body)
+    assert (payload["host"], payload["two"]) == ("localhost", "?")
 
 
 async def test_a_caller_cannot_claim_to_be_on_this_machine(asked: aiohttp.ClientSession) -> None:
@@ -144,8 +144,8 @@ async def test_a_node_that_asks_for_connections_is_told_those_of_the_first_proce
 ) -> None:
     headers = {"X-Forwarded-For": "192.0.2.1"}
     async with asked.get("/api/v1/connections?x=1", headers=headers) as answer:
-        said = await answer.json()
-    assert (said["path"], said["local"]) == ("/api/v1/connections", True)
+        payload = await answer.json()
+    assert (payload["path"], payload["local"]) == ("/api/v1/connections", True)
 
 
 async def test_headers_for_a_page_of_an_allowed_origin_are_sent_once(

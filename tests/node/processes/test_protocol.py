@@ -78,15 +78,19 @@ def test_a_message_of_a_helper_is_read_as_it_was_sent(word) -> None:
 
 def test_a_path_in_the_settings_need_not_be_utf8() -> None:
     settings = Settings(node=NodeSettings(data_dir="/tmp/d\udcff"))
-    word = Hello(bytes(32), settings, "127.0.0.1:1", "127.0.0.1:2")
-    assert [read_by_helper(frame) for frame in Frames().split(encode_frame(word))] == [word]
+    hello = Hello(bytes(32), settings, "127.0.0.1:1", "127.0.0.1:2")
+    assert [read_by_helper(frame) for frame in Frames().split(encode_frame(hello))] == [hello]
 
 
 @given(st.lists(st.integers(1, 9)), st.integers(1, 50))
 def test_frames_are_whole_however_the_bytes_are_cut(numbers: list[int], size: int) -> None:
     sent = b"".join(encode_frame(StateAsked(number)) for number in numbers)
     frames = Frames()
-    found = [f for at in range(0, len(sent), size) for f in frames.split(sent[at : at + size])]
+    found = [
+        f
+        for offset in range(0, len(sent), size)
+        for f in frames.split(sent[offset : offset + size])
+    ]
     assert [read_by_helper(frame) for frame in found] == [StateAsked(number) for number in numbers]
 
 

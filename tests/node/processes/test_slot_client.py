@@ -54,18 +54,18 @@ class Pair:
         for world in (self.lending, self.asking):
             world.serve(*candidates)
 
-    def _up(self, word: ToFirst) -> None:
-        (frame,) = Frames().split(encode_frame(word))
-        word = read_by_first(frame)
-        self.said.append(word)
-        if isinstance(word, SlotAsked | SlotCancelled | SlotFreed | SlotUsed):
-            asyncio.get_running_loop().call_soon(self.slots.handle, word)
+    def _up(self, message: ToFirst) -> None:
+        (frame,) = Frames().split(encode_frame(message))
+        message = read_by_first(frame)
+        self.said.append(message)
+        if isinstance(message, SlotAsked | SlotCancelled | SlotFreed | SlotUsed):
+            asyncio.get_running_loop().call_soon(self.slots.handle, message)
 
-    def _down(self, word: ToHelper) -> None:
-        (frame,) = Frames().split(encode_frame(word))
-        word = read_by_helper(frame)
-        assert isinstance(word, SlotGranted | SlotRefused | Relayed)
-        asyncio.get_running_loop().call_soon(self.client.handle, word)
+    def _down(self, message: ToHelper) -> None:
+        (frame,) = Frames().split(encode_frame(message))
+        message = read_by_helper(frame)
+        assert isinstance(message, SlotGranted | SlotRefused | Relayed)
+        asyncio.get_running_loop().call_soon(self.client.handle, message)
 
 
 @pytest.fixture
@@ -115,7 +115,9 @@ async def test_a_slot_that_is_kept_free_is_lent_at_once_to_a_foreground_request(
     await pair.asking.ask(chat())
     async with pair.asking.router.answer(replace(chat(), background=True)):
         line = asyncio.ensure_future(pair.asking.ask(replace(chat(), background=True)))
-        await until(lambda: any(isinstance(word, SlotAsked) and word.waiting for word in pair.said))
+        await until(
+            lambda: any(isinstance(message, SlotAsked) and message.waiting for message in pair.said)
+        )
         assert (await pair.asking.ask(chat()))[1] == 1
         assert not line.done()
     await line
@@ -130,8 +132,8 @@ async def test_callers_that_leave_at_any_moment_leak_no_slot(
         asking = [asyncio.ensure_future(pair.asking.ask(chat())) for _ in range(3)]
         for _ in range(turns):
             await asyncio.sleep(0)
-        for one in asking[:2]:
-            one.cancel()
+        for task in asking[:2]:
+            task.cancel()
         await asyncio.wait(asking)
         assert asking[2].result()
     await until(lambda: not pair.lending.router.in_flight)
@@ -146,8 +148,8 @@ async def test_a_full_queue_says_when_to_retry(pair: Pair, worker: OpenAIWorker)
     with pytest.raises(NoCapacity, match="20 requests wait") as refused:
         await pair.asking.ask(chat())
     assert refused.value.retry_after >= 1.0
-    for one in asking:
-        one.cancel()
+    for task in asking:
+        task.cancel()
     await asyncio.wait(asking)
     await until(lambda: not pair.lending.router.in_flight)
 
@@ -191,7 +193,7 @@ async def test_more_waiting_requests_than_the_bound_allows_are_refused(
 
 
 async def test_a_helper_asks_whether_a_peer_is_relayed(pair: Pair) -> None:
-    asked = asyncio.ensure_future(pair.client.connects_through_relay(PeerId("them")))
+    task = asyncio.ensure_future(pair.client.connects_through_relay(PeerId("them")))
     await until(lambda: bool(pair.said))
     pair.client.handle(Relayed(pair.said[0].number, relayed=True))
-    assert await asked
+    assert await task

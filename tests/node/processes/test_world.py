@@ -86,9 +86,9 @@ def test_a_frame_with_a_wrong_signature_or_without_a_record_is_refused(view: Wor
     forged = bytearray(frame())
     forged[-1] ^= 1
     beat = wire.encode_heartbeat(Heartbeat(THEM.peer, Version(1, 1), 1), THEM)
-    for said in (bytes(forged), b"\x01", beat):
+    for data in (bytes(forged), b"\x01", beat):
         with pytest.raises(Unreadable):
-            view.apply(NodeSeen(THEM.peer, Presence.ALIVE, said))
+            view.apply(NodeSeen(THEM.peer, Presence.ALIVE, data))
 
 
 class World:

@@ -37,9 +37,9 @@ def asked(**changed):
 
 def turned(**message):
     answer = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"a": 1}}
-    made = turn_of(asked(), IDS, TODAY, TODAY, answer)
-    ANSWERS["POST /agents/execute"].validate_json(orjson.dumps(made))
-    return made
+    turn = turn_of(asked(), IDS, TODAY, TODAY, answer)
+    ANSWERS["POST /agents/execute"].validate_json(orjson.dumps(turn))
+    return turn
 
 
 def test_a_turn_is_a_chat_with_its_tools():
@@ -61,25 +61,25 @@ def test_a_turn_is_a_chat_with_its_tools():
 
 
 def test_an_answer_is_the_next_step_and_the_usage_is_told():
-    made = turned(content="hello")
-    assert made["status"] == "completed"
-    assert [step["stepType"] for step in made["steps"]] == ["user_response", "assistant_response"]
-    assert made["steps"][1]["messages"][0]["text"] == "hello"
-    assert made["metadata"] == {"usage": {"a": 1}}
+    turn = turned(content="hello")
+    assert turn["status"] == "completed"
+    assert [step["stepType"] for step in turn["steps"]] == ["user_response", "assistant_response"]
+    assert turn["steps"][1]["messages"][0]["text"] == "hello"
+    assert turn["metadata"] == {"usage": {"a": 1}}
 
 
 def test_a_tool_request_is_returned_and_its_result_is_part_of_the_next_chat():
     call = {"id": "x", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
-    made = turned(content=None, tool_calls=[call])
-    step = made["steps"][1]
+    turn = turned(content=None, tool_calls=[call])
+    step = turn["steps"][1]
     assert step["stepType"] == "tool_request"
-    said = step["messages"][0]["tool_call"]
-    assert said == {"name": "weather", "arguments": [{"city": "Rome"}]}
+    tool_call = step["messages"][0]["tool_call"]
+    assert tool_call == {"name": "weather", "arguments": [{"city": "Rome"}]}
     result = {"role": "user", "stepType": "tool_response", "messages": [{"text": "sun"}]}
-    chat = orjson.loads(chat_of(asked(turnHistory=made["steps"], userStep=result)))
-    _, _, calling, told = chat["messages"]
+    chat = orjson.loads(chat_of(asked(turnHistory=turn["steps"], userStep=result)))
+    _, _, calling, tool_result = chat["messages"]
     assert calling["tool_calls"][0]["function"]["name"] == "weather"
-    assert told == {
+    assert tool_result == {
         "role": "tool",
         "content": "sun",
         "tool_call_id": calling["tool_calls"][0]["id"],
@@ -88,8 +88,8 @@ def test_a_tool_request_is_returned_and_its_result_is_part_of_the_next_chat():
 
 def test_arguments_that_are_no_json_are_kept_as_they_are():
     call = {"function": {"name": "weather", "arguments": "{"}}
-    (said,) = turned(content="", tool_calls=[call])["steps"][1]["messages"]
-    assert said["tool_call"]["arguments"] == [{"unparsed": "{"}]
+    (message,) = turned(content="", tool_calls=[call])["steps"][1]["messages"]
+    assert message["tool_call"]["arguments"] == [{"unparsed": "{"}]
 
 
 def test_an_invalid_answer_is_a_turn_that_failed():
@@ -100,8 +100,8 @@ def test_an_invalid_answer_is_a_turn_that_failed():
         {"choices": [{"message": {"content": "x", "tool_calls": 5}}]},
     ):
         assert turn_of(asked(), IDS, TODAY, TODAY, answer)["status"] == "failed"
-    made = failed(asked(), IDS, TODAY, TODAY, "no")
-    ANSWERS["POST /agents/execute"].validate_json(orjson.dumps(made))
+    turn = failed(asked(), IDS, TODAY, TODAY, "no")
+    ANSWERS["POST /agents/execute"].validate_json(orjson.dumps(turn))
 
 
 @pytest.mark.parametrize(
@@ -173,5 +173,5 @@ async def test_a_deeply_nested_answer_is_a_turn_that_failed(ask, message, usage)
 
 
 async def test_a_deeply_nested_request_is_refused(ask):
-    status, said = await ask(DEEP.encode(), '{"content":"a"}')
-    assert (status, said["error"]["type"]) == (400, "invalid_request_error")
+    status, payload = await ask(DEEP.encode(), '{"content":"a"}')
+    assert (status, payload["error"]["type"]) == (400, "invalid_request_error")

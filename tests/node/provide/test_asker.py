@@ -86,10 +86,10 @@ async def test_a_session_is_sent_where_there_is_one():
 
 
 async def test_an_asker_sends_the_key_of_its_environment(monkeypatch):
-    seen = []
+    headers = []
 
     async def listing(request):
-        seen.append(request.headers.get("authorization"))
+        headers.append(request.headers.get("authorization"))
         return web.json_response({})
 
     app = web.Application()
@@ -98,4 +98,4 @@ async def test_an_asker_sends_the_key_of_its_environment(monkeypatch):
         monkeypatch.setenv("MODELVINE_KEY", key)
         async with served(app) as url, Asker(url) as asker:
             await asker.get("/v1/models")
-    assert seen == [None, "Bearer mv_mine"]
+    assert headers == [None, "Bearer mv_mine"]

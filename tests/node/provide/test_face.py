@@ -39,13 +39,13 @@ def test_a_fault_says_what_and_where() -> None:
 
 
 def test_a_purpose_of_another_type_is_refused() -> None:
-    for said in (["batch"], {}, None, "x"):
+    for purpose in (["batch"], {}, None, "x"):
         with pytest.raises(Fault):
-            require_purpose(said, {"batch"})
+            require_purpose(purpose, {"batch"})
 
 
 def test_a_name_can_be_stored() -> None:
-    assert [name_of(said) for said in ("ü", "\udcfc\0", None, "a" * 300)] == [
+    assert [name_of(name) for name in ("ü", "\udcfc\0", None, "a" * 300)] == [
         "ü",
         "??",
         "file",

@@ -14,13 +14,13 @@ def left(files):
 
 
 async def begun(client, size=6, **changed):
-    said = {
+    fields = {
         "bytes": size,
         "filename": "a.jsonl",
         "mime_type": "application/jsonl",
         "purpose": "batch",
     }
-    return await client.uploads.create(**{**said, **changed})
+    return await client.uploads.create(**{**fields, **changed})
 
 
 async def test_a_file_uploaded_in_parts_is_one_file(client, files):
@@ -35,28 +35,28 @@ async def test_a_file_uploaded_in_parts_is_one_file(client, files):
 
 
 async def test_parts_are_joined_in_the_order_that_is_asked_for(client):
-    made = await begun(client)
+    upload = await begun(client)
     one, two = [
-        (await client.uploads.parts.create(made.id, data=data)).id for data in (b"abc", b"def")
+        (await client.uploads.parts.create(upload.id, data=data)).id for data in (b"abc", b"def")
     ]
-    done = await client.uploads.complete(made.id, part_ids=[two, one])
+    done = await client.uploads.complete(upload.id, part_ids=[two, one])
     assert (await client.files.content(done.file.id)).content == b"defabc"
 
 
 async def test_parts_that_are_not_what_was_announced_are_refused(client, files):
-    made = await begun(client)
-    one = (await client.uploads.parts.create(made.id, data=b"abc")).id
-    for ids in ([], [one], ["part_none"], ["about.json"], ["../files"]):
+    upload = await begun(client)
+    part = (await client.uploads.parts.create(upload.id, data=b"abc")).id
+    for ids in ([], [part], ["part_none"], ["about.json"], ["../files"]):
         with pytest.raises(openai.BadRequestError):
-            await client.uploads.complete(made.id, part_ids=ids)
+            await client.uploads.complete(upload.id, part_ids=ids)
     with pytest.raises(openai.APIStatusError) as large:
-        await client.uploads.parts.create(made.id, data=b"x" * 7)
+        await client.uploads.parts.create(upload.id, data=b"x" * 7)
     assert large.value.status_code == 413
     assert not list(files.folder.iterdir())
-    assert (await client.uploads.cancel(made.id)).status == "cancelled"
+    assert (await client.uploads.cancel(upload.id)).status == "cancelled"
     assert left(files) == []
     with pytest.raises(openai.NotFoundError):
-        await client.uploads.cancel(made.id)
+        await client.uploads.cancel(upload.id)
 
 
 @pytest.mark.parametrize("id_", ["upload_none", "upload_..", "files", "%2e%2e"])
@@ -82,9 +82,9 @@ async def test_files_beyond_the_bound_are_refused_with_the_advice_to_delete_some
 
 
 async def test_the_oldest_upload_makes_room(client, files):
-    made = [await begun(client) for _ in range(file_face.MAX_OPEN + 3)]
+    uploads = [await begun(client) for _ in range(file_face.MAX_OPEN + 3)]
     assert len(left(files)) == file_face.MAX_OPEN
-    assert (await client.uploads.cancel(made[-1].id)).status == "cancelled"
+    assert (await client.uploads.cancel(uploads[-1].id)).status == "cancelled"
 
 
 async def test_a_file_is_kept_listed_read_and_deleted(client, files):
@@ -147,8 +147,8 @@ async def test_a_file_with_an_odd_name_is_kept_under_another_or_refused(
         session.post(f"{url}/v1/files", data=FORM % (more, name)) as response,
     ):
         assert response.status == status
-    kept = [files.table.find(path.name)["filename"] for path in files.folder.iterdir()]
-    assert kept == ([] if status == 400 else [name.replace(b"\xfc", b"?").decode() + ".jsonl"])
+    names = [files.table.find(path.name)["filename"] for path in files.folder.iterdir()]
+    assert names == ([] if status == 400 else [name.replace(b"\xfc", b"?").decode() + ".jsonl"])
 
 
 async def test_a_full_disk_is_reported_as_status_507(client, files, monkeypatch):
@@ -156,7 +156,7 @@ async def test_a_full_disk_is_reported_as_status_507(client, files, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(face, "sync", full)
-    with pytest.raises(openai.InternalServerError) as told:
+    with pytest.raises(openai.InternalServerError) as failed:
         await client.files.create(file=("a", b"x"), purpose="batch")
-    assert told.value.status_code == 507
+    assert failed.value.status_code == 507
     assert not [path for path in files.folder.iterdir() if path.name.startswith("file-")]

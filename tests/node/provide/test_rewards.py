@@ -22,10 +22,10 @@ from node.provide.rewards import (
 class Says(Asker):
     """Stand-in for the node that gives one answer to everything."""
 
-    def __init__(self, said=None, status=200):
+    def __init__(self, payload=None, status=200):
         super().__init__("")
         self.asked = []
-        self._said = NodeAnswer(status, orjson.dumps(said))
+        self._said = NodeAnswer(status, orjson.dumps(payload))
 
     async def post(self, path, body):
         self.asked.append((path, orjson.loads(body)))
@@ -54,15 +54,15 @@ def pair(response="A vine.", model="m", **params):
 async def test_functions_that_need_no_model_score_without_asking_the_node(
     function, params, response, score
 ):
-    says = Says()
-    assert (await function(says, pair(response, **params))).score == score
-    assert not says.asked
+    node = Says()
+    assert (await function(node, pair(response, **params))).score == score
+    assert not node.asked
 
 
 async def test_a_reranker_is_asked_how_relevant_a_response_is():
-    says = Says({"results": [{"index": 0, "relevance_score": 0.7}]})
-    assert (await rerank(says, pair())).score == 0.7
-    assert says.asked == [
+    node = Says({"results": [{"index": 0, "relevance_score": 0.7}]})
+    assert (await rerank(node, pair())).score == 0.7
+    assert node.asked == [
         ("/v1/rerank", {"model": "m", "query": "What grows?", "documents": ["A vine."]})
     ]
 
@@ -72,15 +72,15 @@ async def test_a_reranker_is_asked_how_relevant_a_response_is():
     [("7", 0.7), ("I think 3, no: 8.5", 0.85), ("11", 1), ("-3", 0), ("10", 1)],
 )
 async def test_the_score_of_a_judge_is_the_last_number_it_says(said, score):
-    says = Says({"choices": [{"message": {"content": said}}]})
-    assert (await llm_judge(says, pair(criteria="It {rhymes}."))).score == score
-    assert "It {rhymes}." in says.asked[0][1]["messages"][0]["content"]
+    node = Says({"choices": [{"message": {"content": said}}]})
+    assert (await llm_judge(node, pair(criteria="It {rhymes}."))).score == score
+    assert "It {rhymes}." in node.asked[0][1]["messages"][0]["content"]
 
 
 async def test_the_likelihood_is_of_the_response_alone():
-    told = {"token_logprobs": [None, -1.0, -2.0, -4.0, -9.0], "text_offset": [0, 5, 12, 14, 19]}
-    found = await logprob(Says({"choices": [{"logprobs": told}]}), pair())
-    assert (found.score, found.logprob) == (-3.0, -6.0)
+    logprobs = {"token_logprobs": [None, -1.0, -2.0, -4.0, -9.0], "text_offset": [0, 5, 12, 14, 19]}
+    score = await logprob(Says({"choices": [{"logprobs": logprobs}]}), pair())
+    assert (score.score, score.logprob) == (-3.0, -6.0)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +113,16 @@ async def test_a_pattern_that_takes_too_long_is_stopped(monkeypatch):
 
 
 def asked(name="length", params=None, **changed):
-    words = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
+    messages = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
     function = {"name": name, "params": {"max": 9} if params is None else params}
-    return {"prompt_with_response": words, "scoring_function": function, **changed}
+    return {"prompt_with_response": messages, "scoring_function": function, **changed}
 
 
 async def test_a_score_has_an_id():
-    heard = await scored(Says(), asked())
-    said = orjson.loads(heard.body)
-    assert (heard.status, said["score"]) == (200, 1)
-    assert said["id"].startswith("score_")
+    answer = await scored(Says(), asked())
+    payload = orjson.loads(answer.body)
+    assert (answer.status, payload["score"]) == (200, 1)
+    assert payload["id"].startswith("score_")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ async def test_a_score_has_an_id():
     ],
 )
 async def test_the_error_for_an_invalid_request_names_the_parameter(wrong, param):
-    heard = await scored(Says(), wrong)
-    assert (heard.status, orjson.loads(heard.body)["error"]["param"]) == (400, param)
+    answer = await scored(Says(), wrong)
+    assert (answer.status, orjson.loads(answer.body)["error"]["param"]) == (400, param)
 
 
 def test_every_function_is_named_as_requests_name_it():

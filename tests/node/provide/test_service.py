@@ -20,21 +20,21 @@ from tests.node.cli.stand_in import Said, StandIn
 
 def test_the_key_is_made_once_and_is_private(tmp_path):
     path = tmp_path / "key"
-    made = _key(path)
-    assert len(made) >= 32
-    assert _key(path) == made
+    key = _key(path)
+    assert len(key) >= 32
+    assert _key(path) == key
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_the_node_is_told_where_the_key_is_and_not_what_it_is(tmp_path):
     plan = ProviderPlan("batch", tmp_path, HostPort("127.0.0.1", 0), "p", "batch", 4)
     provider = BatchProvider(plan, "http://127.0.0.1:2")
-    told, reward, synthetic = registrations(plan, provider, "http://127.0.0.1:1")
+    batch, reward, synthetic = registrations(plan, provider, "http://127.0.0.1:1")
     provider.close()
-    assert told["headers"] == {"authorization": f"Bearer @{tmp_path.resolve()}/key"}
-    assert told["type"] == ModelType.BATCH
+    assert batch["headers"] == {"authorization": f"Bearer @{tmp_path.resolve()}/key"}
+    assert batch["type"] == ModelType.BATCH
     # All types share one model, so that files are found whichever of them made them.
-    assert (reward["model"], synthetic["model"]) == (told["model"],) * 2
+    assert (reward["model"], synthetic["model"]) == (batch["model"],) * 2
 
 
 def test_the_default_bound_of_the_command_is_the_engines() -> None:

@@ -153,13 +153,13 @@ def test_a_secret_of_root_may_be_read_through_its_group_as_services_do() -> None
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         # Of root: readable by its group; readable by all users; writable by its group. Of the reader: readable by its group.
-        made = [(0, 0o440), (0, 0o444), (0, 0o660), (65534, 0o440)]
-        for number, (owner, rights) in enumerate(made):
+        cases = [(0, 0o440), (0, 0o444), (0, 0o660), (65534, 0o440)]
+        for number, (owner, rights) in enumerate(cases):
             path = Path(folder, str(number))
             path.write_text("secret")
             os.chown(path, owner, 65534)
             path.chmod(rights)
-        names = [str(Path(folder, str(number))) for number in range(len(made))]
+        names = [str(Path(folder, str(number))) for number in range(len(cases))]
         read = subprocess.run(
             [sys.executable, "-c", AS_A_SERVICE, *names], capture_output=True, text=True, check=True
         )

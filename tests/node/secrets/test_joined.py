@@ -28,9 +28,9 @@ SWARM_KEY = "0f" * 32
 SELF = IDENTITIES[1].peer
 
 
-def given(key: str = "", *, seconds: float = 86_400, places: tuple[str, ...] = (PLACE,)) -> str:
+def given(key: str = "", *, seconds: float = 86_400, addresses: tuple[str, ...] = (PLACE,)) -> str:
     grant = grants.issue(IDENTITIES[0], Terms(expires=int(time.time() + seconds)))
-    return invitation.written(Invitation(grant, places, key))
+    return invitation.written(Invitation(grant, addresses, key))
 
 
 def test_an_invitation_is_kept_for_its_owner_alone_and_replaced_by_the_next(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_an_invitation_is_kept_for_its_owner_alone_and_replaced_by_the_next(tmp_
         ("hello", "not an invitation"),
         (given()[:-30], "copy it whole"),
         (given(seconds=-60), "ended .*: ask for a new one"),
-        (given(places=()), "is for users, not for a node"),
+        (given(addresses=()), "is for users, not for a node"),
         (given().replace("mv_grant_A", "mv_grant_B", 1), "damaged"),
     ],
 )
@@ -69,10 +69,10 @@ def test_a_wrong_or_expired_invitation_is_refused_and_changes_nothing(
 def test_an_invitation_that_is_already_kept_may_be_named_again_after_it_expires(
     tmp_path: Path,
 ) -> None:
-    over = given(SWARM_KEY, seconds=-60)
+    expired = given(SWARM_KEY, seconds=-60)
     (tmp_path / "invitation").touch(mode=0o600)
-    (tmp_path / "invitation").write_text(over + "\n")
-    save_invitation(tmp_path, over)
+    (tmp_path / "invitation").write_text(expired + "\n")
+    save_invitation(tmp_path, expired)
     with pytest.raises(SecretRefused, match="ended"):
         save_invitation(tmp_path, given(SWARM_KEY, seconds=-60))
 
@@ -84,8 +84,10 @@ def test_an_invitation_adds_its_addresses_and_its_swarm_key_where_none_is_set(
     plain = with_invitation(Settings(), held, tmp_path)
     assert (plain.mesh.bootstrap, plain.node.swarm_key) == ((PLACE,), str(tmp_path / "swarm.key"))
     other = PLACE.replace("192.0.2.7", "192.0.2.8")
-    own = Settings(node=NodeSettings(swarm_key="mine"), mesh=MeshSettings(bootstrap=(other, PLACE)))
-    both = with_invitation(own, held, tmp_path)
+    settings = Settings(
+        node=NodeSettings(swarm_key="mine"), mesh=MeshSettings(bootstrap=(other, PLACE))
+    )
+    both = with_invitation(settings, held, tmp_path)
     assert (both.mesh.bootstrap, both.node.swarm_key) == ((other, PLACE), "mine")
     assert with_invitation(Settings(), invitation.read(given()), tmp_path).node.swarm_key == ""
 

@@ -35,19 +35,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def main(folder: str) -> None:
     """Write the tokenizer and the weights."""
     torch.manual_seed(0)
-    words = tokenizer()
-    words.save_pretrained(folder)
+    own_tokenizer = tokenizer()
+    own_tokenizer.save_pretrained(folder)
     shape = LlamaConfig(
-        vocab_size=len(words),
+        vocab_size=len(own_tokenizer),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=LONGEST,
-        bos_token_id=words.bos_token_id,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
+        bos_token_id=own_tokenizer.bos_token_id,
+        eos_token_id=own_tokenizer.eos_token_id,
+        pad_token_id=own_tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(shape)
     # The end is never the likeliest token, so an answer is as long as it may be.

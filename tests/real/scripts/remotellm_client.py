@@ -12,17 +12,17 @@ HOST, PORT, KEY, *PROMPTS = sys.argv[1:]
 async def main() -> None:
     """Ask, and write the answers."""
     client = ClientLLM(HOST, int(PORT), api_key=KEY)
-    told = await client.generate_text(PROMPTS, stop=[])
-    seen = {
+    answer = await client.generate_text(PROMPTS, stop=[])
+    result = {
         "name": await client.llm_name(),
-        "texts": [[one.text for one in prompt] for prompt in told.generations],
+        "texts": [[generation.text for generation in prompt] for prompt in answer.generations],
     }
     try:
         guts = await client.generational_guts(PROMPTS[0], response_type="dict")
-        seen["guts"] = [len(guts["tokens"]), len(guts["generations"])]
+        result["guts"] = [len(guts["tokens"]), len(guts["generations"])]
     except Exception as error:  # noqa: BLE001 (which class it is, is what is asked)
-        seen["refused"] = f"{type(error).__name__}: {error}"
-    sys.stdout.write(json.dumps(seen) + "\n")
+        result["refused"] = f"{type(error).__name__}: {error}"
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,23 +29,23 @@ class Neo(GPTNeoWrap):
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        words = tokenizer()
+        own_tokenizer = tokenizer()
         shape = GPTNeoConfig(
-            vocab_size=len(words),
+            vocab_size=len(own_tokenizer),
             hidden_size=32,
             num_layers=2,
             attention_types=[[["global"], 2]],
             num_heads=2,
             max_position_embeddings=LONGEST,
-            bos_token_id=words.bos_token_id,
+            bos_token_id=own_tokenizer.bos_token_id,
             # A text is as long as it may be.
             eos_token_id=None,
-            pad_token_id=words.pad_token_id,
+            pad_token_id=own_tokenizer.pad_token_id,
         )
         shape._name_or_path = NAME
         self.model = GPTNeoForCausalLM(shape)
-        self.tokenizer = words
-        self.generator = TextGenerationPipeline(self.model, words, device="cpu")
+        self.tokenizer = own_tokenizer
+        self.generator = TextGenerationPipeline(self.model, own_tokenizer, device="cpu")
         self.max_new_tokens = TOKENS
         self.num_sequences = ALTERNATIVES
 

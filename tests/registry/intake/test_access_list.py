@@ -29,14 +29,14 @@ def test_allow_and_deny_lists_decide_which_peers_are_let_in(allow, deny, let_in)
 
 
 def test_no_record_of_a_denied_peer_is_held_whichever_way_it_comes() -> None:
-    one = Replica(A, RegistrySettings(deny=(B.peer,)), epoch=1, jitter=lambda: 0.5)
-    word = wire.encode_record(Record(B.peer, Version(1, 1)), B)
+    node = Replica(A, RegistrySettings(deny=(B.peer,)), epoch=1, jitter=lambda: 0.5)
+    signed = wire.encode_record(Record(B.peer, Version(1, 1)), B)
     with pytest.raises(LimitReached):
-        one.receive(word.frame, 0.0)
+        node.receive(signed.frame, 0.0)
     with pytest.raises(LimitReached):
-        one.merge_record(word, heard_at=0.0, now=0.0)
-    one.restore([word.frame], 0.0)
-    assert not one.catalog.held
+        node.merge_record(signed, heard_at=0.0, now=0.0)
+    node.restore([signed.frame], 0.0)
+    assert not node.catalog.held
 
 
 def test_a_denied_peer_does_not_come_in_by_a_comparison_with_a_third_node() -> None:

@@ -80,9 +80,9 @@ def test_only_addresses_that_lead_to_the_node_itself_are_dialled() -> None:
 
 
 def test_an_address_at_a_relay_is_told_from_one_of_the_nodes_own() -> None:
-    own = f"/ip4/192.168.77.2/tcp/1/p2p/{NODE}"
+    direct = f"/ip4/192.168.77.2/tcp/1/p2p/{NODE}"
     relayed = f"/ip4/192.0.2.7/tcp/1/p2p/{OTHER}/p2p-circuit/p2p/{NODE}"
     nowhere = f"/ip4/127.0.0.1/tcp/1/p2p/{OTHER}/p2p-circuit/p2p/{NODE}"
-    reach = Reach(mesh=(nowhere, relayed, own))
-    assert direct_addresses(reach, NODE, together=False) == (own,)
+    reach = Reach(mesh=(nowhere, relayed, direct))
+    assert direct_addresses(reach, NODE, together=False) == (direct,)
     assert relayed_addresses(reach, NODE, together=False) == (relayed,)

@@ -25,9 +25,9 @@ MADE_UP = [Identity(n.to_bytes(32)) for n in range(1_000, 1_400)]
 
 
 def replica(**settings: float) -> Replica:
-    one = Replica(A, RegistrySettings.model_validate(settings), epoch=1, jitter=lambda: 0.5)
-    one.announce(0.0, services=[])
-    return one
+    node = Replica(A, RegistrySettings.model_validate(settings), epoch=1, jitter=lambda: 0.5)
+    node.announce(0.0, services=[])
+    return node
 
 
 def word(owner: Identity) -> bytes:
@@ -35,16 +35,16 @@ def word(owner: Identity) -> bytes:
     return wire.encode_record(Record(owner.peer, Version(1, 1), services=services), owner).frame
 
 
-def bring_in(one: Replica, owners: list[Identity], via: Identity, now: float = 0.0) -> int:
+def bring_in(node: Replica, owners: list[Identity], via: Identity, now: float = 0.0) -> int:
     """Gossip the records of nodes by one neighbour; return how many were taken in."""
-    taken = 0
+    accepted = 0
     for owner in owners:
         try:
-            one.receive(word(owner), now, via=via.peer)
+            node.receive(word(owner), now, via=via.peer)
         except LimitReached:
             continue
-        taken += 1
-    return taken
+        accepted += 1
+    return accepted
 
 
 def batch(owners: list[Identity]) -> bytes:
@@ -53,23 +53,23 @@ def batch(owners: list[Identity]) -> bytes:
 
 
 def test_a_neighbour_brings_in_a_burst_of_strangers_and_later_a_few_more() -> None:
-    one = replica(strangers_per_second=2.0)
-    one.note_connected(ATTACKER.peer, 0.0, chosen=False)
-    assert bring_in(one, MADE_UP, ATTACKER) == AT_ONCE
-    assert bring_in(one, MADE_UP[AT_ONCE:], ATTACKER, now=5.0) == 10
+    node = replica(strangers_per_second=2.0)
+    node.note_connected(ATTACKER.peer, 0.0, chosen=False)
+    assert bring_in(node, MADE_UP, ATTACKER) == AT_ONCE
+    assert bring_in(node, MADE_UP[AT_ONCE:], ATTACKER, now=5.0) == 10
 
 
 def test_strangers_of_one_neighbour_do_not_use_up_the_allowance_of_another() -> None:
-    one = replica()
-    bring_in(one, MADE_UP[:300], ATTACKER)
-    assert bring_in(one, MADE_UP[300:], FRIEND) == 100
+    node = replica()
+    bring_in(node, MADE_UP[:300], ATTACKER)
+    assert bring_in(node, MADE_UP[300:], FRIEND) == 100
 
 
 def test_a_connected_node_introduces_itself_however_many_strangers_it_brought() -> None:
-    one = replica()
-    one.note_connected(ATTACKER.peer, 0.0, chosen=False)
-    bring_in(one, MADE_UP, ATTACKER)
-    assert bring_in(one, [ATTACKER], ATTACKER) == 1
+    node = replica()
+    node.note_connected(ATTACKER.peer, 0.0, chosen=False)
+    bring_in(node, MADE_UP, ATTACKER)
+    assert bring_in(node, [ATTACKER], ATTACKER) == 1
 
 
 def test_a_fresh_node_learns_a_large_mesh_from_the_first_node_that_it_chose() -> None:
@@ -81,34 +81,34 @@ def test_a_fresh_node_learns_a_large_mesh_from_the_first_node_that_it_chose() ->
 
 
 def test_strangers_never_fill_the_places_that_are_kept_for_nodes_that_we_meet() -> None:
-    one = replica(max_nodes=40)
-    bring_in(one, MADE_UP[:100], ATTACKER)
-    assert len(one.catalog.held) == 1 + 30
-    one.note_connected(JOINER.peer, 0.0, chosen=False)
-    assert bring_in(one, [JOINER], JOINER) == 1
-    assert len(one.catalog.held) == 1 + 31
+    node = replica(max_nodes=40)
+    bring_in(node, MADE_UP[:100], ATTACKER)
+    assert len(node.catalog.held) == 1 + 30
+    node.note_connected(JOINER.peer, 0.0, chosen=False)
+    assert bring_in(node, [JOINER], JOINER) == 1
+    assert len(node.catalog.held) == 1 + 31
 
 
 def test_in_a_full_registry_a_node_that_we_meet_takes_the_place_of_the_newest_stranger() -> None:
-    one = replica(max_nodes=8)
+    node = replica(max_nodes=8)
     first, *others = MADE_UP[:6]
-    bring_in(one, [first, *others], ATTACKER)
+    bring_in(node, [first, *others], ATTACKER)
     friends = [Identity(bytes([n]) * 32) for n in range(50, 54)]
     for friend in friends:
-        one.note_connected(friend.peer, 0.0, chosen=False)
-        assert bring_in(one, [friend], friend) == 1
-    assert len(one.catalog.held) == 8
-    assert {friend.peer for friend in friends} < one.catalog.held.keys()
-    assert first.peer in one.catalog.held
-    assert others[-1].peer not in one.catalog.held
+        node.note_connected(friend.peer, 0.0, chosen=False)
+        assert bring_in(node, [friend], friend) == 1
+    assert len(node.catalog.held) == 8
+    assert {friend.peer for friend in friends} < node.catalog.held.keys()
+    assert first.peer in node.catalog.held
+    assert others[-1].peer not in node.catalog.held
 
 
 def test_a_stranger_never_takes_the_place_of_a_node_that_lives() -> None:
-    one = replica(max_nodes=4)
+    node = replica(max_nodes=4)
     for friend in (FRIEND, JOINER, ATTACKER):
-        one.note_connected(friend.peer, 0.0, chosen=False)
-        bring_in(one, [friend], friend)
-    assert bring_in(one, MADE_UP[:5], ATTACKER) == 0
+        node.note_connected(friend.peer, 0.0, chosen=False)
+        bring_in(node, [friend], friend)
+    assert bring_in(node, MADE_UP[:5], ATTACKER) == 0
 
 
 def test_lost_nodes_make_room_and_lost_strangers_first() -> None:
@@ -124,24 +124,24 @@ def test_lost_nodes_make_room_and_lost_strangers_first() -> None:
 
 
 def test_a_push_of_too_many_strangers_is_taken_in_part_and_says_so() -> None:
-    one = replica()
-    answer, effects = sync.answer(one, b"P" + batch(MADE_UP[:120]), 0.0, asker=ATTACKER.peer)
+    node = replica()
+    answer, effects = sync.answer(node, b"P" + batch(MADE_UP[:120]), 0.0, asker=ATTACKER.peer)
     assert answer == str(AT_ONCE).encode()
     assert [e.count for e in effects if isinstance(e, RecordsRefused)] == [20]
 
 
 def test_gossip_and_pushes_of_one_neighbour_are_counted_together() -> None:
-    one = replica()
-    assert bring_in(one, MADE_UP[:60], ATTACKER) == 60
-    answer, _ = sync.answer(one, b"P" + batch(MADE_UP[60:120]), 0.0, asker=ATTACKER.peer)
+    node = replica()
+    assert bring_in(node, MADE_UP[:60], ATTACKER) == 60
+    answer, _ = sync.answer(node, b"P" + batch(MADE_UP[60:120]), 0.0, asker=ATTACKER.peer)
     assert answer == str(AT_ONCE - 60).encode()
-    assert bring_in(one, MADE_UP[120:], ATTACKER) == 0
+    assert bring_in(node, MADE_UP[120:], ATTACKER) == 0
 
 
 def test_signatures_of_strangers_beyond_the_allowance_are_not_even_checked() -> None:
-    one = replica()
+    node = replica()
     frames = batch(MADE_UP[:AT_ONCE]) + batch([MADE_UP[AT_ONCE]])[:-20] + bytes(20)
-    answer, _ = sync.answer(one, b"P" + frames, 0.0, asker=ATTACKER.peer)
+    answer, _ = sync.answer(node, b"P" + frames, 0.0, asker=ATTACKER.peer)
     assert answer == str(AT_ONCE).encode()
 
 
@@ -162,67 +162,67 @@ def heavy(owner: Identity, replicas: int = 2_000, *, sequence: int = 1) -> bytes
     ).frame
 
 
-def held(one: Replica) -> int:
+def held(node: Replica) -> int:
     """Return how many services of all nodes are held."""
-    return sum(len(signed.record.services) for signed in one.catalog.held.values())
+    return sum(len(signed.record.services) for signed in node.catalog.held.values())
 
 
 def test_the_weight_of_strangers_is_bounded_for_each_neighbour_and_in_total() -> None:
-    one = replica()
+    node = replica()
     for number, friend in enumerate((ATTACKER, FRIEND, JOINER)):
-        taken = 0
+        accepted = 0
         for owner in MADE_UP[number * 20 : number * 20 + 20]:
             try:
-                one.receive(heavy(owner), 0.0, via=friend.peer)
+                node.receive(heavy(owner), 0.0, via=friend.peer)
             except LimitReached:
                 continue
-            taken += 1
-        assert taken <= 4
-    assert held(one) <= HEAVIEST + LIGHT * len(one.catalog.held)
+            accepted += 1
+        assert accepted <= 4
+    assert held(node) <= HEAVIEST + LIGHT * len(node.catalog.held)
     # A light stranger still gets a place, and so does a connected node of any weight.
-    assert bring_in(one, MADE_UP[100:101], ATTACKER, now=60.0) == 1
-    one.note_connected(MADE_UP[102].peer, 60.0, chosen=False)
-    one.receive(heavy(MADE_UP[102]), 60.0, via=MADE_UP[102].peer)
-    assert MADE_UP[102].peer in one.catalog.held
+    assert bring_in(node, MADE_UP[100:101], ATTACKER, now=60.0) == 1
+    node.note_connected(MADE_UP[102].peer, 60.0, chosen=False)
+    node.receive(heavy(MADE_UP[102]), 60.0, via=MADE_UP[102].peer)
+    assert MADE_UP[102].peer in node.catalog.held
 
 
 def test_a_stranger_that_grows_too_heavy_keeps_its_older_record_and_is_not_fetched_for_a_while() -> (
     None
 ):
-    one, via = replica(), FRIEND.peer
-    one.note_connected(via, 0.0, chosen=True)
+    node, via = replica(), FRIEND.peer
+    node.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:
-        one.receive(heavy(owner), 0.0, via=via)
+        node.receive(heavy(owner), 0.0, via=via)
     grower = MADE_UP[9]
-    one.receive(heavy(grower, 1), 0.0, via=via)
+    node.receive(heavy(grower, 1), 0.0, via=via)
     with pytest.raises(LimitReached, match="their limit of services"):
-        one.receive(heavy(grower, sequence=2), 1.0, via=via)
-    assert len(one.catalog.held[grower.peer].record.services) == 1
-    assert one.is_refused(grower.peer, 2.0)
-    assert not one.is_refused(grower.peer, 2.0 + REFUSED_SECONDS)
+        node.receive(heavy(grower, sequence=2), 1.0, via=via)
+    assert len(node.catalog.held[grower.peer].record.services) == 1
+    assert node.is_refused(grower.peer, 2.0)
+    assert not node.is_refused(grower.peer, 2.0 + REFUSED_SECONDS)
     # Once the node has connected, its weight does not count.
-    one.note_connected(grower.peer, 3.0, chosen=False)
-    one.receive(heavy(grower, sequence=2), 3.0, via=grower.peer)
-    assert len(one.catalog.held[grower.peer].record.services) == 2_000
+    node.note_connected(grower.peer, 3.0, chosen=False)
+    node.receive(heavy(grower, sequence=2), 3.0, via=grower.peer)
+    assert len(node.catalog.held[grower.peer].record.services) == 2_000
 
 
 def test_lost_nodes_make_room_for_a_heavy_stranger() -> None:
-    one, via = replica(), FRIEND.peer
-    one.note_connected(via, 0.0, chosen=True)
+    node, via = replica(), FRIEND.peer
+    node.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:
-        one.receive(heavy(owner), 0.0, via=via)
+        node.receive(heavy(owner), 0.0, via=via)
     later = 3 * RegistrySettings().lease
-    one.tick(later)
-    one.receive(heavy(MADE_UP[8]), later, via=via)
-    assert MADE_UP[8].peer in one.catalog.held
-    assert len(one.catalog.held) == 9
+    node.tick(later)
+    node.receive(heavy(MADE_UP[8]), later, via=via)
+    assert MADE_UP[8].peer in node.catalog.held
+    assert len(node.catalog.held) == 9
 
 
 def test_restored_records_are_held_to_the_same_limit_of_weight() -> None:
-    one = replica()
-    one.restore([heavy(owner) for owner in MADE_UP[:12]], 0.0)
-    assert held(one) <= HEAVIEST + LIGHT * 12
-    assert len(one.catalog.held) == 9
+    node = replica()
+    node.restore([heavy(owner) for owner in MADE_UP[:12]], 0.0)
+    assert held(node) <= HEAVIEST + LIGHT * 12
+    assert len(node.catalog.held) == 9
 
 
 def test_what_a_record_weighs() -> None:
@@ -239,36 +239,36 @@ def test_what_a_record_weighs() -> None:
 
 
 def test_a_refused_stranger_displaces_no_node() -> None:
-    one, via = replica(), FRIEND.peer
-    one.note_connected(via, 0.0, chosen=True)
+    node, via = replica(), FRIEND.peer
+    node.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:4]:
-        one.receive(heavy(owner), 0.0, via=via)
+        node.receive(heavy(owner), 0.0, via=via)
     later = 3 * RegistrySettings().lease
-    one.tick(later)
+    node.tick(later)
     for owner in MADE_UP[4:8]:
-        one.receive(heavy(owner), later, via=via)
-    before = one.catalog
+        node.receive(heavy(owner), later, via=via)
+    before = node.catalog
     assert len(before.held) == 9
     # Only four nodes are lost, and five would have to go.
     with pytest.raises(LimitReached, match="their limit of services"):
-        replica_of_less(one).receive(heavy(MADE_UP[9]), later, via=via)
-    assert one.catalog is before
+        replica_of_less(node).receive(heavy(MADE_UP[9]), later, via=via)
+    assert node.catalog is before
 
 
-def replica_of_less(one: Replica) -> Replica:
+def replica_of_less(node: Replica) -> Replica:
     """Lower the limit of strangers so far that evicting all lost nodes would not make room."""
-    one.newcomers._heaviest = 8_000
-    return one
+    node.newcomers._heaviest = 8_000
+    return node
 
 
 def test_a_record_of_a_long_dead_node_displaces_no_other() -> None:
-    one, via = replica(), FRIEND.peer
-    one.note_connected(via, 0.0, chosen=True)
+    node, via = replica(), FRIEND.peer
+    node.note_connected(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:
-        one.receive(heavy(owner), 0.0, via=via)
+        node.receive(heavy(owner), 0.0, via=via)
     later = 3 * RegistrySettings().lease
-    one.tick(later)
-    word = wire.decode(heavy(MADE_UP[8]))
-    assert isinstance(word, Signed)
+    node.tick(later)
+    signed = wire.decode(heavy(MADE_UP[8]))
+    assert isinstance(signed, Signed)
     with pytest.raises(LimitReached):
-        one.merge_record(word, heard_at=float("-inf"), now=later, via=via)
+        node.merge_record(signed, heard_at=float("-inf"), now=later, via=via)

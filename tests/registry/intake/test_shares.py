@@ -12,11 +12,11 @@ from registry.intake.shares import Shares, holding
 from registry.records import PeerId
 
 
-def taken(shares: Shares, peer: PeerId, held: ExitStack) -> int:
+def taken(shares: Shares, peer: PeerId, stack: ExitStack) -> int:
     """Take as many places as a peer gets."""
     for count in range(1_000):
         try:
-            held.enter_context(shares.hold_place(peer))
+            stack.enter_context(shares.hold_place(peer))
         except LimitReached:
             return count
     raise AssertionError("places without end")
@@ -25,13 +25,13 @@ def taken(shares: Shares, peer: PeerId, held: ExitStack) -> int:
 @given(st.integers(2, 300), st.integers(1, 5))
 def test_peers_that_take_all_they_get_leave_places_to_others(most: int, greedy: int) -> None:
     shares = Shares(most)
-    with ExitStack() as held:
-        found = [taken(shares, PeerId(str(number)), held) for number in range(greedy)]
-        assert found[0] == -(-most // 2)
-        assert sum(found) < most or greedy >= most.bit_length() - 1
-        assert sum(found) <= most
-    with ExitStack() as held:
-        assert taken(shares, PeerId("late"), held) == -(-most // 2)
+    with ExitStack() as stack:
+        granted = [taken(shares, PeerId(str(number)), stack) for number in range(greedy)]
+        assert granted[0] == -(-most // 2)
+        assert sum(granted) < most or greedy >= most.bit_length() - 1
+        assert sum(granted) <= most
+    with ExitStack() as stack:
+        assert taken(shares, PeerId("late"), stack) == -(-most // 2)
 
 
 def test_the_only_place_goes_to_the_first_peer() -> None:

@@ -25,8 +25,10 @@ class Nodes:
     catalog: Catalog
 
 
-def gate(*known: Identity, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Validator:
-    records = (wire.encode_record(Record(i.peer, Version(1, 1)), i) for i in known)
+def gate(
+    *identities: Identity, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()
+) -> Validator:
+    records = (wire.encode_record(Record(i.peer, Version(1, 1)), i) for i in identities)
     nodes = Nodes(access_list_of(A.peer, allow=allow, deny=deny), Catalog().merge(records))
     return Validator(RegistrySettings(), nodes, now=lambda: 0.0)
 
@@ -54,25 +56,25 @@ def test_a_good_frame_of_its_publisher_is_taken_whichever_peer_hands_it_over() -
     ids=["empty", "no body", "cut", "no signature", "another's", "too long", "a proof"],
 )
 def test_a_frame_that_cannot_be_believed_is_an_offence_and_a_proof_is_dropped(frame: bytes) -> None:
-    one = gate(B, C)
+    validator = gate(B, C)
     expected = Verdict.DROP if frame[1:2] == bytes([wire.PROOF]) else Verdict.OFFENCE
-    assert one.judge(C.peer, B.peer, frame) is expected
-    assert one.counters["frames_bad"] == (expected is Verdict.OFFENCE)
+    assert validator.judge(C.peer, B.peer, frame) is expected
+    assert validator.counters["frames_bad"] == (expected is Verdict.OFFENCE)
 
 
 @pytest.mark.parametrize("head", [b"\x02\x01", b"\x01\x63"], ids=["version", "kind"])
 def test_a_frame_of_a_newer_version_is_dropped_without_blame(head: bytes) -> None:
-    one = gate(B)
-    assert one.judge(C.peer, B.peer, head + word(B)[2:]) is Verdict.DROP
-    assert one.counters["frames_unknown"] == 1
+    validator = gate(B)
+    assert validator.judge(C.peer, B.peer, head + word(B)[2:]) is Verdict.DROP
+    assert validator.counters["frames_unknown"] == 1
 
 
 def test_a_denied_peer_is_neither_heard_nor_passed_on() -> None:
-    one = gate(B, C, deny=(B.peer,))
-    assert one.judge(B.peer, C.peer, word(C)) is Verdict.DROP
-    assert one.judge(C.peer, B.peer, word(B)) is Verdict.DROP
-    assert one.judge(C.peer, C.peer, word(C)) is Verdict.TAKE
-    assert one.counters["kept_out"] == 2
+    validator = gate(B, C, deny=(B.peer,))
+    assert validator.judge(B.peer, C.peer, word(C)) is Verdict.DROP
+    assert validator.judge(C.peer, B.peer, word(B)) is Verdict.DROP
+    assert validator.judge(C.peer, C.peer, word(C)) is Verdict.TAKE
+    assert validator.counters["kept_out"] == 2
 
 
 BEAT = wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B)
@@ -82,29 +84,29 @@ BEAT = wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B)
 def test_frames_of_a_neighbour_are_limited_and_large_ones_count_for_more(models: int) -> None:
     owners = [Identity(n.to_bytes(32)) for n in range(1_000, 1_020)] if models else [B]
     frames = [word(owner, models) for owner in owners] if models else [BEAT]
-    one = gate(*owners)
-    taken = sum(
-        one.judge(C.peer, owner.peer, frame) is Verdict.TAKE
+    validator = gate(*owners)
+    passed = sum(
+        validator.judge(C.peer, owner.peer, frame) is Verdict.TAKE
         for _ in range(2_100 // len(owners))
         for owner, frame in zip(owners, frames, strict=True)
     )
-    assert taken == int(FORWARDED_AT_ONCE / (1 + len(frames[0]) / FRAME_COST))
+    assert passed == int(FORWARDED_AT_ONCE / (1 + len(frames[0]) / FRAME_COST))
     fresh = PeerId("another neighbour")
-    assert one.judge(fresh, owners[-1].peer, frames[-1]) is Verdict.TAKE
+    assert validator.judge(fresh, owners[-1].peer, frames[-1]) is Verdict.TAKE
 
 
 def test_long_frames_of_one_author_are_limited_and_short_ones_are_all_passed_on() -> None:
-    one, long = gate(B), word(B, 1_900)
+    validator, long = gate(B), word(B, 1_900)
     neighbours = [PeerId(f"neighbour {n}") for n in range(100)]
-    taken = sum(one.judge(via, B.peer, long) is Verdict.TAKE for via in neighbours)
-    assert taken == int(10 * RegistrySettings().frames_per_second / (len(long) / FRAME_COST))
-    assert one.counters["frames_dropped"] == len(neighbours) - taken
-    assert all(one.judge(via, B.peer, BEAT) is Verdict.TAKE for via in neighbours)
+    passed = sum(validator.judge(via, B.peer, long) is Verdict.TAKE for via in neighbours)
+    assert passed == int(10 * RegistrySettings().frames_per_second / (len(long) / FRAME_COST))
+    assert validator.counters["frames_dropped"] == len(neighbours) - passed
+    assert all(validator.judge(via, B.peer, BEAT) is Verdict.TAKE for via in neighbours)
 
 
 def test_strangers_are_passed_on_a_few_at_a_time() -> None:
-    one = gate()
+    validator = gate()
     owners = [Identity(n.to_bytes(32)) for n in range(1_000, 1_150)]
-    verdicts = [one.judge(C.peer, owner.peer, word(owner)) for owner in owners]
+    verdicts = [validator.judge(C.peer, owner.peer, word(owner)) for owner in owners]
     assert verdicts == [Verdict.TAKE] * AT_ONCE + [Verdict.DROP] * 50
-    assert one.counters["strangers_refused"] == 50
+    assert validator.counters["strangers_refused"] == 50

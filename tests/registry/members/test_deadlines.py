@@ -29,11 +29,11 @@ def take(
     some: MemberDeadlines,
     plain: dict[PeerId, MemberHealth],
     node: PeerId,
-    pulse: MemberHealth | None,
+    health: MemberHealth | None,
 ) -> None:
-    if pulse is not None:
-        some.put(node, pulse)
-        plain[node] = pulse
+    if health is not None:
+        some.put(node, health)
+        plain[node] = health
     elif node in plain:
         some.remove(node)
         del plain[node]
@@ -46,17 +46,17 @@ def test_passing_time_over_all_members_equals_passing_it_over_each_pulse(
     some, plain = MemberDeadlines(), dict[PeerId, MemberHealth]()
     for step in steps:
         match step:
-            case (str() as node, MemberHealth() | None as pulse):
-                take(some, plain, PeerId(node), pulse)
+            case (str() as node, MemberHealth() | None as health):
+                take(some, plain, PeerId(node), health)
             case (float() as now, dict() as given_times):
-                after = {node: pulse.at_time(now, **given_times) for node, pulse in plain.items()}
+                after = {node: health.at_time(now, **given_times) for node, health in plain.items()}
                 due = min((p.next_change_at(**given_times) for p in plain.values()), default=inf)
                 assert some.next_change_at(**given_times) == due
                 changed = some.pass_time(now, **given_times)
                 assert sorted(changed) == sorted(n for n in plain if after[n] is not plain[n])
                 plain = after
         assert dict(some) == plain
-        lost = [node for node, pulse in plain.items() if pulse.contact is Status.LOST]
+        lost = [node for node, health in plain.items() if health.contact is Status.LOST]
         assert some.living_count == len(plain) - len(lost)
         assert sorted(some.lost_nodes) == sorted(lost)
         assert [plain[n].heard for n in some.lost_nodes] == sorted(plain[n].heard for n in lost)

@@ -30,22 +30,22 @@ LEASE, SUSPICION = 15.0, 6.0
 EVERY_CASE = list(product(Status, Evidence))
 
 
-def alive(heard: float = 0.0) -> MemberHealth:
-    return initial_health(heard_at=heard, now=heard, lease=LEASE)
+def alive(heard_at: float = 0.0) -> MemberHealth:
+    return initial_health(heard_at=heard_at, now=heard_at, lease=LEASE)
 
 
-def at(pulse: MemberHealth, now: float) -> MemberHealth:
-    return pulse.at_time(now, lease=LEASE, suspicion=SUSPICION)
+def at(health: MemberHealth, now: float) -> MemberHealth:
+    return health.at_time(now, lease=LEASE, suspicion=SUSPICION)
 
 
-def unreached(pulse: MemberHealth, *times: float) -> MemberHealth:
+def unreached(health: MemberHealth, *times: float) -> MemberHealth:
     for now in times:
-        pulse = pulse.with_evidence(Evidence.UNREACHED, now)
-    return pulse
+        health = health.with_evidence(Evidence.UNREACHED, now)
+    return health
 
 
-def due(pulse: MemberHealth) -> float:
-    return pulse.next_change_at(lease=LEASE, suspicion=SUSPICION)
+def due(health: MemberHealth) -> float:
+    return health.next_change_at(lease=LEASE, suspicion=SUSPICION)
 
 
 @pytest.mark.parametrize(("contact", "evidence"), EVERY_CASE)
@@ -53,8 +53,8 @@ def test_every_evidence_in_every_state_leads_to_a_state(
     contact: Status, evidence: Evidence
 ) -> None:
     shut = Evidence.FAILED if contact is Status.UNREACHABLE else None
-    pulse = MemberHealth(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
-    after = pulse.with_evidence(evidence, 2.0)
+    health = MemberHealth(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
+    after = health.with_evidence(evidence, 2.0)
     expected = TABLE[contact].get(evidence, contact)
     assert after.contact is expected
     assert after.heard == (2.0 if evidence in LIFE else 1.0)
@@ -82,25 +82,25 @@ def test_a_living_node_that_does_not_answer_us_is_unreachable_because_of_what_fa
     shut: Evidence,
 ) -> None:
     doubted = alive().with_evidence(shut, 1.0)
-    for life in LIFE - OPENS:
-        seen = doubted.with_evidence(life, 2.0)
-        assert (seen.contact, seen.why, seen.since) == (Status.UNREACHABLE, shut, 2.0)
-        assert seen.with_evidence(Evidence.ANSWERED, 3.0).contact is Status.ALIVE
+    for sign in LIFE - OPENS:
+        health = doubted.with_evidence(sign, 2.0)
+        assert (health.contact, health.why, health.since) == (Status.UNREACHABLE, shut, 2.0)
+        assert health.with_evidence(Evidence.ANSWERED, 3.0).contact is Status.ALIVE
 
 
 def test_our_own_failures_do_not_make_an_unreachable_node_suspect_but_a_round_without_proof_does() -> (
     None
 ):
-    seen = alive().with_evidence(Evidence.MISSED, 1.0).with_evidence(Evidence.PROVEN, 2.0)
+    health = alive().with_evidence(Evidence.MISSED, 1.0).with_evidence(Evidence.PROVEN, 2.0)
     for evidence in (Evidence.MISSED, Evidence.FAILED, Evidence.PARTED, Evidence.LINKED):
-        assert seen.with_evidence(evidence, 3.0).contact is Status.UNREACHABLE
-    assert seen.with_evidence(Evidence.UNREACHED, 3.0).contact is Status.SUSPECT
+        assert health.with_evidence(evidence, 3.0).contact is Status.UNREACHABLE
+    assert health.with_evidence(Evidence.UNREACHED, 3.0).contact is Status.SUSPECT
 
 
 def test_a_node_that_spoke_while_our_way_failed_is_unreachable_not_suspect() -> None:
-    seen = alive().with_path_failure(Evidence.MISSED, 1.0)
-    assert (seen.contact, seen.why) == (Status.UNREACHABLE, Evidence.MISSED)
-    assert seen.heard == 0.0
+    health = alive().with_path_failure(Evidence.MISSED, 1.0)
+    assert (health.contact, health.why) == (Status.UNREACHABLE, Evidence.MISSED)
+    assert health.heard == 0.0
 
 
 def test_a_connection_alone_does_not_end_a_doubt() -> None:
@@ -139,10 +139,10 @@ def test_another_nodes_doubt_counts_as_one_round_of_probes_but_not_as_both() -> 
     assert due(accused) > 1.2 + SUSPICION
     assert due(unreached(accused, 2.0)) == 1.2 + SUSPICION
     # The other node's doubt is forgotten at the next sign of life, and after some time.
-    heard = unreached(
+    health = unreached(
         accused.with_evidence(Evidence.WORD, 1.5).with_evidence(Evidence.PARTED, 1.6), 2.0
     )
-    assert due(heard) > 1.2 + SUSPICION
+    assert due(health) > 1.2 + SUSPICION
     later = unreached(replace(alive(100.0), accused=1.2), 101.0)
     assert due(later) == 100.0 + LEASE
 
@@ -160,10 +160,10 @@ def test_a_new_doubt_is_not_confirmed_by_the_probes_of_an_old_one() -> None:
 
 
 def test_time_in_which_we_stood_still_does_not_count_as_silence() -> None:
-    pulse = alive(heard=0.0)
+    health = alive(heard_at=0.0)
     woken = LEASE + 100.0
-    assert pulse.at_time(woken, lease=LEASE, suspicion=SUSPICION, awake=woken) is pulse
-    assert pulse.next_change_at(lease=LEASE, suspicion=SUSPICION, awake=woken) == woken + LEASE
+    assert health.at_time(woken, lease=LEASE, suspicion=SUSPICION, awake=woken) is health
+    assert health.next_change_at(lease=LEASE, suspicion=SUSPICION, awake=woken) == woken + LEASE
 
 
 def test_every_evidence_has_its_reason_in_words() -> None:
@@ -176,8 +176,8 @@ def test_a_second_failure_does_not_prolong_the_doubt() -> None:
 
 
 def test_a_lease_ends_on_the_receivers_clock_and_not_before() -> None:
-    assert at(alive(heard=100.0), 100.0 + LEASE - 0.01).contact is Status.ALIVE
-    lost = at(alive(heard=100.0), 100.0 + LEASE)
+    assert at(alive(heard_at=100.0), 100.0 + LEASE - 0.01).contact is Status.ALIVE
+    lost = at(alive(heard_at=100.0), 100.0 + LEASE)
     assert (lost.contact, lost.why) == (Status.LOST, Evidence.SILENCE)
 
 
@@ -191,25 +191,25 @@ def test_a_lost_node_stays_lost_however_much_time_passes() -> None:
 def test_a_pulse_changes_when_it_is_due_and_not_before(
     start: float, story: list[tuple[Evidence, float]]
 ) -> None:
-    pulse, now = alive(heard=start), start
+    health, now = alive(heard_at=start), start
     for evidence, pause in story:
-        if due(pulse) < inf:
-            assert at(pulse, due(pulse)).contact is not pulse.contact
+        if due(health) < inf:
+            assert at(health, due(health)).contact is not health.contact
         now += pause
-        if now < due(pulse):
-            assert at(pulse, now) is pulse
-        pulse = at(pulse, now).with_evidence(evidence, now)
-        assert pulse.heard <= now
-        assert pulse.since <= now
+        if now < due(health):
+            assert at(health, now) is health
+        health = at(health, now).with_evidence(evidence, now)
+        assert health.heard <= now
+        assert health.since <= now
 
 
 @pytest.mark.parametrize(("age", "contact"), [(0.0, Status.ALIVE), (LEASE, Status.LOST)])
 def test_a_node_known_by_hearsay_is_alive_as_long_as_what_was_heard_is_fresh(
     age: float, contact: Status
 ) -> None:
-    pulse = initial_health(heard_at=1_000.0 - age, now=1_000.0, lease=LEASE)
-    assert pulse.contact is contact
-    assert due(pulse) == (inf if contact is Status.LOST else 1_000.0 - age + LEASE)
+    health = initial_health(heard_at=1_000.0 - age, now=1_000.0, lease=LEASE)
+    assert health.contact is contact
+    assert due(health) == (inf if contact is Status.LOST else 1_000.0 - age + LEASE)
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_a_queue_that_begins_or_a_number_that_reaches_zero_is_worth_a_note(after
 
 def test_the_end_of_all_load_is_reported_once_with_what_is_still_known() -> None:
     reporter = reported(LLAMA, 4)
-    said = reporter.rows_to_report({}, INTERVAL)
-    assert said == {LLAMA: Load(in_flight=0, queued=0, slots=8, rate=0.0, first=0.25)}
+    loads = reporter.rows_to_report({}, INTERVAL)
+    assert loads == {LLAMA: Load(in_flight=0, queued=0, slots=8, rate=0.0, first=0.25)}
     assert not any(reporter.rows_to_report({}, now * 10.0) for now in range(1, 50))
 
 
@@ -97,29 +97,29 @@ def test_whatever_happens_notes_are_rare_and_an_end_is_never_forgotten(
 ) -> None:
     reporter, now, spoke = Reporter(), 0.0, float("-inf")
     believed: dict[Service, int] = {}
-    for step, found in steps:
+    for step, measured in steps:
         now += step
-        if said := reporter.rows_to_report(found, now, rarity=rarity):
+        if reported := reporter.rows_to_report(measured, now, rarity=rarity):
             assert now - spoke >= INTERVAL * rarity * 0.999
             spoke = now
-            believed |= {service: load.in_flight for service, load in said.items()}
+            believed |= {service: load.in_flight for service, load in reported.items()}
     for _ in range(2):
         now += INTERVAL * rarity * 1.001
-        said = reporter.rows_to_report({}, now, rarity=rarity)
-        believed |= {service: load.in_flight for service, load in said.items()}
+        reported = reporter.rows_to_report({}, now, rarity=rarity)
+        believed |= {service: load.in_flight for service, load in reported.items()}
     assert not any(believed.values())
 
 
 def test_rows_are_read_by_their_place_in_the_record_as_it_was_signed() -> None:
     record = Record(PeerId("n"), Version(1, 1), services=(LLAMA, QWEN), skipped=(0, 2))
-    rows = tuple((place, busy(place + 1)) for place in range(6))
+    rows = tuple((index, busy(index + 1)) for index in range(6))
     note = LoadNote(record.node, record.version, 1, rows)
     assert loads_by_service(note, record) == {LLAMA: busy(2), QWEN: busy(4)}
 
 
 def test_a_record_that_skips_nothing_names_its_services_in_order() -> None:
     record = Record(PeerId("n"), Version(1, 1), services=(LLAMA, QWEN))
-    assert [record.service_at(place) for place in range(3)] == [LLAMA, QWEN, None]
+    assert [record.service_at(index) for index in range(3)] == [LLAMA, QWEN, None]
     assert replace(record, skipped=(0,)) == record
 
 
@@ -129,8 +129,8 @@ BUSY = {LLAMA: Load(3, 1, 8, 40.0, 0.25)}
 class Heard(dict[PeerId, dict[Service, Load]]):
     """The load that was reported last of each replica."""
 
-    def take(self, who: PeerId, loads: dict[Service, Load]) -> None:
-        self.setdefault(who, {}).update(loads)
+    def take(self, node: PeerId, loads: dict[Service, Load]) -> None:
+        self.setdefault(node, {}).update(loads)
 
 
 async def test_the_others_hear_the_load_that_a_node_measures_and_its_end() -> None:

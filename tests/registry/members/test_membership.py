@@ -122,7 +122,7 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
     None
 ):
     some = knowing(A, B)
-    seen: dict[Status, float] = {}
+    seen_at: dict[Status, float] = {}
     some.observe(B, Evidence.ANSWERED, 0.0)
     for tenth in range(1, 100):
         now = tenth / 10
@@ -131,9 +131,9 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
             evidence = Evidence.ANSWERED if node == B else Evidence.UNREACHED
             some.observe(node, evidence, now)
             some.end_probe(node, now)
-        seen.setdefault(some.health[A].contact, now)
-    assert seen[Status.SUSPECT] <= 3.0
-    assert 0.0 <= seen[Status.LOST] - seen[Status.SUSPECT] - SETTINGS.suspicion <= 0.2
+        seen_at.setdefault(some.health[A].contact, now)
+    assert seen_at[Status.SUSPECT] <= 3.0
+    assert 0.0 <= seen_at[Status.LOST] - seen_at[Status.SUSPECT] - SETTINGS.suspicion <= 0.2
     assert some.health[B].contact is Status.ALIVE
 
 
@@ -191,15 +191,15 @@ def test_a_question_that_is_read_after_its_connection_ended_settles_no_doubt() -
 def test_a_node_that_lives_out_of_our_reach_is_tried_ever_more_rarely_and_never_doubted() -> None:
     some = knowing(A, B)
     probed = story(some, 200.0, proven=frozenset({A}))
-    at = [when for when, node in probed if node == A]
-    pauses = [b - a for a, b in pairwise(at)]
+    probed_at = [when for when, node in probed if node == A]
+    pauses = [b - a for a, b in pairwise(probed_at)]
     assert some.health[A].contact is Status.UNREACHABLE
     assert some.health[A].since <= 4.0
     assert pauses[0] <= 1.3
     # A way that was shut for half a minute is tried again within four seconds.
-    assert max(b - a for a, b in pairwise(at) if b < 30.0) <= 4.5
+    assert max(b - a for a, b in pairwise(probed_at) if b < 30.0) <= 4.5
     assert max(pauses) <= RARELY * 1.1 + 0.2
-    assert len(at) < 40
+    assert len(probed_at) < 40
 
 
 def test_a_node_out_of_reach_is_alive_at_its_first_answer() -> None:
@@ -322,8 +322,8 @@ def test_a_node_that_misses_many_at_once_accuses_none_and_waits_longer() -> None
     for some in (few, many):
         steps(some, SETTINGS.suspicion + 4.0, dead=frozenset({A, B, C, D}))
     assert few.health[A].contact is Status.LOST
-    waiting = [node for node in (A, B, C, D) if many.health[node].contact is Status.SUSPECT]
-    assert waiting
+    suspects = [node for node in (A, B, C, D) if many.health[node].contact is Status.SUSPECT]
+    assert suspects
     assert many.take_due_doubts(100.0) == []
 
 

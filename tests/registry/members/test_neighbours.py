@@ -11,7 +11,7 @@ OTHERS = [Identity(n.to_bytes(32)) for n in range(1_000, 1_100)]
 
 
 def catalog(owners: list[Identity], **changes: Standing) -> Catalog:
-    words = [
+    records = [
         wire.encode_record(
             Record(
                 i.peer,
@@ -23,7 +23,7 @@ def catalog(owners: list[Identity], **changes: Standing) -> Catalog:
         )
         for i in owners
     ]
-    return Catalog().merge(words)
+    return Catalog().merge(records)
 
 
 def everybody(peer: PeerId) -> bool:

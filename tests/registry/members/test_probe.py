@@ -27,19 +27,21 @@ LOST = MemberHealth(Status.LOST, heard=0.0, since=0.0, why=Evidence.DOUBT)
 REACHED, PROVEN, NOTHING = Found(reached=True), Found(proven=True), Found()
 
 
-def told(going: Round, *found: Found) -> list[ProbeStep | NoteEvidence | CloseConnection]:
+def told(probe_round: Round, *answers: Found) -> list[ProbeStep | NoteEvidence | CloseConnection]:
     """Run a round whose attempts find this in turn; return its steps."""
-    left, steps = list(found), [next(going)]
+    left, steps = list(answers), [next(probe_round)]
     while True:
         try:
-            steps.append(going.send(left.pop(0) if isinstance(steps[-1], ProbeStep) else NOTHING))
+            steps.append(
+                probe_round.send(left.pop(0) if isinstance(steps[-1], ProbeStep) else NOTHING)
+            )
         except StopIteration:
             assert not left
             return steps
 
 
-def look(pulse: MemberHealth, *, linked: bool, dial: bool = False) -> Round:
-    return probe_steps(pulse, linked=linked, helpers=(B, C), dial=dial)
+def look(health: MemberHealth, *, linked: bool, dial: bool = False) -> Round:
+    return probe_steps(health, linked=linked, helpers=(B, C), dial=dial)
 
 
 def test_an_answer_ends_a_round() -> None:
@@ -117,8 +119,8 @@ STRANGER = PeerId("c")
 SETTINGS = RegistrySettings()
 
 
-def heard(**at: float) -> dict[PeerId, MemberHealth]:
-    return {PeerId(n): initial_health(heard_at=t, now=t, lease=100.0) for n, t in at.items()}
+def heard(**times: float) -> dict[PeerId, MemberHealth]:
+    return {PeerId(n): initial_health(heard_at=t, now=t, lease=100.0) for n, t in times.items()}
 
 
 def turns(*linked: PeerId) -> ProbeSchedule:
@@ -142,6 +144,6 @@ def test_strangers_disconnected_peers_and_busy_ones_have_no_turn() -> None:
 def test_a_turn_that_was_taken_counts_like_a_sign_of_life_and_the_next_one_waits() -> None:
     some = turns(A, B)
     some.note_probed(B, 10.0)
-    node, at = some.next_probe(heard(a=5.0, b=4.0)) or (STRANGER, 0.0)
+    node, due_at = some.next_probe(heard(a=5.0, b=4.0)) or (STRANGER, 0.0)
     assert node == A
-    assert at == 10.0 + SETTINGS.probe
+    assert due_at == 10.0 + SETTINGS.probe

@@ -78,52 +78,52 @@ class Mesh:
                     self._probe(number, self._number(node))
 
     def _hears(self, author: int) -> set[int]:
-        told, hops = {author}, [author]
+        reached, hops = {author}, [author]
         for via in hops:
             for other in range(len(self.nodes)):
                 linked = {(via, other), (other, via)} <= self.links and self.carries(via, other)
-                if other not in told and linked:
-                    told.add(other)
+                if other not in reached and linked:
+                    reached.add(other)
                     hops.append(other)
-        return told - {author}
+        return reached - {author}
 
     def _probe(self, number: int, other: int) -> None:
-        one, peer = self.nodes[number], self.nodes[other].peer
+        node, peer = self.nodes[number], self.nodes[other].peer
         connected = {self.nodes[b].peer: 0.05 for a, b in sorted(self.links) if a == number}
-        going, found = one.members.probe_round(peer, connected), Found()
+        steps, result = node.members.probe_round(peer, connected), Found()
         try:
-            step = next(going)
+            step = next(steps)
             while True:
                 match step:
-                    case ProbeStep(own, helpers):
-                        found = self._attempt(number, other, own, helpers)
+                    case ProbeStep(own_probe, helpers):
+                        result = self._attempt(number, other, own_probe, helpers)
                     case NoteEvidence(evidence):
-                        one.observe(peer, evidence, self.now)
+                        node.observe(peer, evidence, self.now)
                     case CloseConnection():
                         self._unlink(number, other)
-                step = going.send(found)
+                step = steps.send(result)
         except StopIteration:
-            one.members.end_probe(peer, self.now)
+            node.members.end_probe(peer, self.now)
 
     def _attempt(
-        self, number: int, other: int, own: OwnProbe, helpers: Collection[PeerId]
+        self, number: int, other: int, own_probe: OwnProbe, helpers: Collection[PeerId]
     ) -> Found:
-        one, peer = self.nodes[number], self.nodes[other].peer
-        if own is OwnProbe.DIAL and self.carries(number, other):
+        node, peer = self.nodes[number], self.nodes[other].peer
+        if own_probe is OwnProbe.DIAL and self.carries(number, other):
             self._link(number, other)
         if (other, number) not in self.links and self.carries(number, other):
             # The other end has closed the connection meanwhile: what is sent comes back as a reset.
             self._unlink(number, other)
-            own = OwnProbe.NOTHING
-        reached = own is not OwnProbe.NOTHING and self.carries(number, other)
+            own_probe = OwnProbe.NOTHING
+        reached = own_probe is not OwnProbe.NOTHING and self.carries(number, other)
         if reached:
-            one.observe(peer, Evidence.ANSWERED, self.now)
-            self.nodes[other].observe(one.peer, Evidence.ASKED, self.now)
+            node.observe(peer, Evidence.ANSWERED, self.now)
+            self.nodes[other].observe(node.peer, Evidence.ASKED, self.now)
         proven = False
         for helper in map(self._number, helpers):
             linked = (helper, other) in self.links
             if linked and self.carries(number, helper) and self.carries(helper, other):
-                one.note_proof(peer, self.nodes[helper].peer, self.now, asked_at=self.now)
+                node.note_proof(peer, self.nodes[helper].peer, self.now, asked_at=self.now)
                 proven = True
         return Found(reached, proven)
 

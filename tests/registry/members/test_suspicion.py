@@ -63,9 +63,9 @@ def test_a_doubt_is_not_announced_once_the_doubted_node_has_spoken() -> None:
 
 def test_of_ten_nodes_that_notice_at_once_a_few_announce_it() -> None:
     # A doubt takes a fifth of a second to reach the others.
-    waits = [number / 10 * LATER for number in range(10)]
-    said = [at for at in waits if at < min(waits) + 0.2]
-    assert len(said) <= 3
+    delays = [number / 10 * LATER for number in range(10)]
+    announced = [delay for delay in delays if delay < min(delays) + 0.2]
+    assert len(announced) <= 3
 
 
 def test_another_nodes_doubts_count_once_in_the_time_of_suspicion_and_are_forgotten_after_it() -> (
@@ -85,10 +85,10 @@ PEERS = [PeerId(f"peer-{number}") for number in range(10)]
 
 
 def after(missed: int, answered: int) -> Awareness:
-    one = Awareness()
-    for place, peer in enumerate(PEERS[: missed + answered]):
-        one.note_probe(peer, answered=place >= missed, now=1.0)
-    return one
+    awareness = Awareness()
+    for index, peer in enumerate(PEERS[: missed + answered]):
+        awareness.note_probe(peer, answered=index >= missed, now=1.0)
+    return awareness
 
 
 @pytest.mark.parametrize("missed", range(MANY))
@@ -102,24 +102,24 @@ def test_many_silent_peers_make_us_mistrust_ourselves_unless_most_answer() -> No
 
 
 def test_mistrust_ends_with_answers_and_with_time() -> None:
-    one = after(MANY, 0)
-    assert one.factor(1.0 + WINDOW + 0.1) == 1.0
-    one.note_probe(PEERS[0], answered=True, now=2.0)
-    assert one.factor(2.0) == 1.0
+    awareness = after(MANY, 0)
+    assert awareness.factor(1.0 + WINDOW + 0.1) == 1.0
+    awareness.note_probe(PEERS[0], answered=True, now=2.0)
+    assert awareness.factor(2.0) == 1.0
 
 
 @pytest.mark.parametrize(("stood_still", "factor"), [(1.0, 2.0), (2.0, 3.0), (600.0, MAX_FACTOR)])
 def test_a_node_that_stood_still_is_more_patient_for_a_while(
     stood_still: float, factor: float
 ) -> None:
-    one = Awareness()
-    one.note_stall(stood_still, 100.0)
-    assert one.factor(100.0) == factor
-    assert one.factor(200.0) == 1.0
+    awareness = Awareness()
+    awareness.note_stall(stood_still, 100.0)
+    assert awareness.factor(100.0) == factor
+    assert awareness.factor(200.0) == 1.0
 
 
 def test_what_is_remembered_is_bounded_by_time() -> None:
-    one = Awareness()
+    awareness = Awareness()
     for number in range(10_000):
-        one.note_probe(PeerId(str(number)), answered=False, now=float(number))
-    assert len(one._outcomes) <= WINDOW + 1
+        awareness.note_probe(PeerId(str(number)), answered=False, now=float(number))
+    assert len(awareness._outcomes) <= WINDOW + 1

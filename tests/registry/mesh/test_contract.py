@@ -75,16 +75,16 @@ async def test_a_mesh_says_how_many_tasks_it_has_of_its_own_and_none_once_it_is_
 async def test_a_mesh_says_which_protocols_it_speaks_and_what_its_peers_said(world: World) -> None:
     first = await world.seat("first")
     second = await world.seat("second", first)
-    own = await first.mesh.protocols(first.mesh.peer)
-    assert all(name.startswith("/") for name in own)
+    own_protocols = await first.mesh.protocols(first.mesh.peer)
+    assert all(name.startswith("/") for name in own_protocols)
     if isinstance(world, LibP2PWorld):
         assert {"/modelvine/ask/1", "/modelvine/pipe/1", "/meshsub/1.1.0", "/ipfs/id/1.0.0"} <= {
-            *own
+            *own_protocols
         }
     async with asyncio.timeout(10):
         while not await second.mesh.protocols(first.mesh.peer):  # noqa: ASYNC110 (the other end says it)
             await asyncio.sleep(0.01)
-    assert {*await second.mesh.protocols(first.mesh.peer)} == {*own}
+    assert {*await second.mesh.protocols(first.mesh.peer)} == {*own_protocols}
     assert await first.mesh.protocols(identity("a stranger").peer) == ()
     await first.mesh.stop()
     assert await first.mesh.protocols(first.mesh.peer) == ()
@@ -398,14 +398,14 @@ async def test_a_slow_reader_makes_the_writer_wait_instead_of_growing(world: Wor
 async def test_more_pipes_than_the_limit_are_refused_until_one_ends(world: World) -> None:
     first = await world.seat("first")
     second = await world.seat("second", first, max_pipes=2)
-    one = await second.mesh.open_pipe(first.mesh.peer, timeout=5)
+    incoming = await second.mesh.open_pipe(first.mesh.peer, timeout=5)
     two = await second.mesh.open_pipe(first.mesh.peer, timeout=5)
     with pytest.raises(LimitReached):
         await second.mesh.open_pipe(first.mesh.peer, timeout=5)
-    theirs = await first.mesh.open_pipe(second.mesh.peer, timeout=5)
+    outgoing = await first.mesh.open_pipe(second.mesh.peer, timeout=5)
     with pytest.raises(PeerUnreachable):
-        await read_all(theirs)
-    await one.reset()
+        await read_all(outgoing)
+    await incoming.reset()
     third = await second.mesh.open_pipe(first.mesh.peer, timeout=5)
     for pipe in (two, third):
         await pipe.write(b"alive")

@@ -77,55 +77,55 @@ def test_loopback_addresses_count_only_for_nodes_that_have_no_others() -> None:
 
 
 def test_each_source_replaces_its_own_claims_only() -> None:
-    made, other = strangers(), identity("other").peer
-    made.claim(Origin.MDNS, [claim("192.0.2.7"), claim("192.0.2.7", peer=OWN)])
-    made.claim(Origin.RENDEZVOUS, [claim("192.0.2.8", peer=other)])
-    assert set(made.addresses(0.0)) == {claim("192.0.2.7"), claim("192.0.2.8", peer=other)}
-    assert (made.origin(PEER), made.origin(other)) == (Origin.MDNS, Origin.RENDEZVOUS)
-    made.claim(Origin.MDNS, [])
-    assert made.addresses(0.0) == (claim("192.0.2.8", peer=other),)
-    assert made.origin(PEER) is None
+    discovered, other = strangers(), identity("other").peer
+    discovered.claim(Origin.MDNS, [claim("192.0.2.7"), claim("192.0.2.7", peer=OWN)])
+    discovered.claim(Origin.RENDEZVOUS, [claim("192.0.2.8", peer=other)])
+    assert set(discovered.addresses(0.0)) == {claim("192.0.2.7"), claim("192.0.2.8", peer=other)}
+    assert (discovered.origin(PEER), discovered.origin(other)) == (Origin.MDNS, Origin.RENDEZVOUS)
+    discovered.claim(Origin.MDNS, [])
+    assert discovered.addresses(0.0) == (claim("192.0.2.8", peer=other),)
+    assert discovered.origin(PEER) is None
 
 
 def test_a_flood_of_claims_does_not_keep_the_others_out() -> None:
-    made = strangers()
+    discovered = strangers()
     flood = [claim("192.0.2.7", peer=identity(f"made up {n}").peer) for n in range(200)]
     kept = 0
     for _ in range(100):
-        made.claim(Origin.MDNS, [*flood, claim("192.0.2.8")])
-        assert len(made.addresses(0.0)) == MAX_STRANGERS
-        kept += claim("192.0.2.8") in made.addresses(0.0)
+        discovered.claim(Origin.MDNS, [*flood, claim("192.0.2.8")])
+        assert len(discovered.addresses(0.0)) == MAX_STRANGERS
+        kept += claim("192.0.2.8") in discovered.addresses(0.0)
     assert kept > 3
 
 
 def test_of_one_stranger_a_few_addresses_are_kept() -> None:
-    made = strangers()
-    made.claim(Origin.MDNS, [claim("192.0.2.7", port=port) for port in range(1, 100)])
-    assert len(made.addresses(0.0)) == MAX_CLAIMED
+    discovered = strangers()
+    discovered.claim(Origin.MDNS, [claim("192.0.2.7", port=port) for port in range(1, 100)])
+    assert len(discovered.addresses(0.0)) == MAX_CLAIMED
 
 
 def test_a_useless_stranger_is_left_alone_longer_each_time_and_forgiven_once_it_proves_itself() -> (
     None
 ):
-    made, waits, now = strangers(), [], 0.0
-    made.claim(Origin.MDNS, [claim("192.0.2.7")])
+    discovered, waits, now = strangers(), [], 0.0
+    discovered.claim(Origin.MDNS, [claim("192.0.2.7")])
     for _ in range(10):
-        made.refuse(PEER, now)
+        discovered.refuse(PEER, now)
         began = now
-        while not made.addresses(now):
+        while not discovered.addresses(now):
             now += 1.0
         waits.append(now - began)
     assert 22 <= waits[0] <= 39
     assert waits[0] < waits[2] < waits[-1] <= 751
-    made.accept(PEER)
-    made.refuse(PEER, now)
-    assert made.addresses(now + 40.0)
+    discovered.accept(PEER)
+    discovered.refuse(PEER, now)
+    assert discovered.addresses(now + 40.0)
 
 
 def test_refusals_are_bounded() -> None:
-    made = strangers()
-    made.claim(Origin.MDNS, [claim("192.0.2.7")])
-    made.refuse(PEER, 0.0)
+    discovered = strangers()
+    discovered.claim(Origin.MDNS, [claim("192.0.2.7")])
+    discovered.refuse(PEER, 0.0)
     for n in range(MAX_REFUSED):
-        made.refuse(PeerId(f"made up {n}"), 0.0)
-    assert made.addresses(0.0) == (claim("192.0.2.7"),)
+        discovered.refuse(PeerId(f"made up {n}"), 0.0)
+    assert discovered.addresses(0.0) == (claim("192.0.2.7"),)

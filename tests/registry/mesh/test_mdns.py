@@ -95,11 +95,11 @@ async def seat(swarm_key: str) -> AsyncIterator[Seating]:
 
     async def start(name: str, **changes: object) -> Seat:
         topic = str(changes.pop("topic", "modelvine/1"))
-        made = LibP2PMesh(
+        mesh = LibP2PMesh(
             identity(name), settings(mdns=True, **changes), swarm_key=swarm_key, topic=topic
         )
-        seats.append(Seat(made))
-        await made.start(echo, return_everything)
+        seats.append(Seat(mesh))
+        await mesh.start(echo, return_everything)
         return seats[-1]
 
     yield start

@@ -73,8 +73,8 @@ async def test_a_partition_parts_the_groups_and_healing_joins_them() -> None:
     await first.publish(b"heard")
     events = await events_until_stop(third)
     assert [e.frame for e in events if isinstance(e, Arrived)] == [b"heard"]
-    seen = await events_until_stop(first)
-    assert seen[:3] == [Joined(second.peer), PeerLeft(second.peer), Joined(second.peer)]
+    received = await events_until_stop(first)
+    assert received[:3] == [Joined(second.peer), PeerLeft(second.peer), Joined(second.peer)]
 
 
 async def test_a_failed_mesh_comes_back_and_says_so() -> None:

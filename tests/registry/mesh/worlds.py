@@ -124,8 +124,8 @@ class LibP2PWorld(World):
     swarm_key: str | None = None
 
     def build(self, name: str, bootstrap: tuple[str, ...], limits: Mapping[str, Any]) -> Mesh:
-        given = settings(bootstrap=bootstrap, **limits)
-        return LibP2PMesh(identity(name), given, swarm_key=self.swarm_key)
+        mesh_settings = settings(bootstrap=bootstrap, **limits)
+        return LibP2PMesh(identity(name), mesh_settings, swarm_key=self.swarm_key)
 
 
 def inside(seat: Seat) -> tuple[Any, Any]:

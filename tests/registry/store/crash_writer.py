@@ -12,8 +12,8 @@ KEYS = [f"key-{number}" for number in range(8)]
 
 async def main(path: Path) -> None:
     store = SqliteStore(path, timeout=10)
-    found = await store.read(Space.SELF)
-    number = int(found.get(KEYS[0], b"0"))
+    stored = await store.read(Space.SELF)
+    number = int(stored.get(KEYS[0], b"0"))
     while True:
         number += 1
         value = b"%d" % number + b" " * 5_000

@@ -25,10 +25,10 @@ async def main(path: Path) -> None:
         except StoreUnavailable:
             refused += 1
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    kept = dict(await store.read(Space.SELF))
+    stored = dict(await store.read(Space.SELF))
     await store.write(Put(Space.RECORDS, "later", b"v" * 400_000))
     records = sorted(await store.read(Space.RECORDS))
-    sys.stdout.write(f"{refused} {kept['epoch'].decode()} {records}\n")
+    sys.stdout.write(f"{refused} {stored['epoch'].decode()} {records}\n")
     await store.close()
 
 

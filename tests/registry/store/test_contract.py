@@ -139,19 +139,19 @@ async def test_writes_made_at_once_are_applied_in_their_order(store: Store) -> N
 
 async def test_a_reader_never_sees_half_a_batch(store: Store) -> None:
     keys = [f"key-{number}" for number in range(20)]
-    seen: list[set[bytes]] = []
+    snapshots: list[set[bytes]] = []
     finished = asyncio.Event()
 
     async def read() -> None:
         while not finished.is_set():
-            seen.append(set((await store.read(Space.WORKERS)).values()))
+            snapshots.append(set((await store.read(Space.WORKERS)).values()))
 
     async with asyncio.TaskGroup() as group:
         group.create_task(read())
         for number in range(30):
             await store.write(*(Put(Space.WORKERS, key, b"%d" % number) for key in keys))
         finished.set()
-    assert all(len(values) <= 1 for values in seen)
+    assert all(len(values) <= 1 for values in snapshots)
 
 
 async def test_values_that_were_read_do_not_change_when_the_store_does(store: Store) -> None:
@@ -207,9 +207,9 @@ def test_any_batches_leave_what_a_plain_map_would_hold(
 
 
 def _replay(space: Space, batches: list[list[Change]]) -> dict[str, bytes]:
-    held: dict[str, bytes] = {}
+    stored: dict[str, bytes] = {}
     for change in (change for batch in batches for change in batch if change.space is space):
-        held.pop(change.key, None)
+        stored.pop(change.key, None)
         if isinstance(change, Put):
-            held[change.key] = change.value
-    return held
+            stored[change.key] = change.value
+    return stored

@@ -76,8 +76,8 @@ def test_without_the_library_of_postgresql_the_error_says_what_to_install() -> N
     failed = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, timeout=30, check=False, capture_output=True
     )
-    said = failed.stderr.decode()
-    assert said.splitlines()[-1] == (
+    stderr = failed.stderr.decode()
+    assert stderr.splitlines()[-1] == (
         'ValueError: PostgreSQL as a store needs an extra: make extras, or pip install "modelvine[postgres]"'
     )
-    assert "secret" not in said.splitlines()[-1]
+    assert "secret" not in stderr.splitlines()[-1]

@@ -69,9 +69,9 @@ def test_the_store_works_on_the_event_loop_of_a_node(postgres: PostgresServer) -
     async def play() -> dict[str, bytes]:
         store = PostgresStore(postgres.url, node=ALICE)
         await store.write(EPOCH)
-        found = dict(await store.read(Space.SELF))
+        stored = dict(await store.read(Space.SELF))
         await store.close()
-        return found
+        return stored
 
     assert uvloop.run(play()) == {"epoch": b"1"}
 
@@ -222,9 +222,9 @@ async def test_a_large_space_is_read_in_pages_and_whole(
         "INSERT INTO modelvine.entry SELECT '', 'records', convert_to(n::text, 'UTF8'), "
         f"convert_to(repeat('v', {MAX_VALUE_BYTES}), 'UTF8') FROM generate_series(1, {many}) AS n"
     )
-    found = await store.read(Space.RECORDS)
-    assert set(found) == {str(number) for number in range(1, many + 1)}
-    assert {len(value) for value in found.values()} == {MAX_VALUE_BYTES}
+    stored = await store.read(Space.RECORDS)
+    assert set(stored) == {str(number) for number in range(1, many + 1)}
+    assert {len(value) for value in stored.values()} == {MAX_VALUE_BYTES}
 
 
 @pytest.mark.parametrize("columns", ["key text, value bytea", "key bytea, value int", "other int"])
@@ -272,27 +272,27 @@ async def test_the_password_opens_the_server_and_is_in_no_error_and_no_log(
     good = opened(postgres.url)
     await good.write(EPOCH)
     wrong = "wrong-password"
-    said = [
+    complaints = [
         repr(good),
         await _complaint(opened(postgres.url.replace(PASSWORD, wrong))),
         await _complaint(opened(postgres.url.replace(f":{PASSWORD}@", "@"))),
         await _complaint(opened(postgres.url.replace("/postgres", "/nowhere"))),
     ]
     postgres.stop()
-    said.append(await _complaint(good))
+    complaints.append(await _complaint(good))
     postgres.start()
     quoting = await asyncio.start_server(_quote, "127.0.0.1", 0)
     async with quoting:
         port = quoting.sockets[0].getsockname()[1]
         store = opened(f"postgresql://us:{PASSWORD}@127.0.0.1:{port}/db")
-        said.append(await _complaint(store))
+        complaints.append(await _complaint(store))
         await store.close()
-    assert "wrong user or password" in said[1]
-    assert "the server requires a password" in said[2]
-    assert "no such database" in said[3]
-    assert "OperationalError" in said[5]
-    assert all("127.0.0.1" in text for text in said)
-    assert not [text for text in [*said, caplog.text] if PASSWORD in text or wrong in text]
+    assert "wrong user or password" in complaints[1]
+    assert "the server requires a password" in complaints[2]
+    assert "no such database" in complaints[3]
+    assert "OperationalError" in complaints[5]
+    assert all("127.0.0.1" in text for text in complaints)
+    assert not [text for text in [*complaints, caplog.text] if PASSWORD in text or wrong in text]
 
 
 async def _complaint(store: Store) -> str:
@@ -308,9 +308,9 @@ async def _quote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.write(b"N")
     await reader.read(4096)
     writer.write(b"R\x00\x00\x00\x08\x00\x00\x00\x03")
-    word = (await reader.read(4096))[5:-1]
-    assert word == PASSWORD.encode()
-    error = b"SFATAL\0C28000\0Mnobody takes " + word + b"\0\0"
+    password = (await reader.read(4096))[5:-1]
+    assert password == PASSWORD.encode()
+    error = b"SFATAL\0C28000\0Mnobody takes " + password + b"\0\0"
     writer.write(b"E" + (len(error) + 4).to_bytes(4) + error)
     await writer.drain()
     writer.close()
@@ -368,9 +368,9 @@ async def test_counters_are_exact_however_many_nodes_count_at_once(
     async def count(store: Store, number: int) -> None:
         assert isinstance(store, PostgresStore)
         # Each in an order of its own: a deadlock would be an error.
-        mine = names[number:] + names[:number] if number % 2 else names[::-1]
+        own_names = names[number:] + names[:number] if number % 2 else names[::-1]
         for _ in range(25):
-            await store.count([Count(name, 1, ttl=60) for name in mine])
+            await store.count([Count(name, 1, ttl=60) for name in own_names])
 
     await asyncio.gather(*(count(store, number) for number, store in enumerate(stores)))
     assert isinstance(stores[0], PostgresStore)

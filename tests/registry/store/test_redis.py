@@ -152,28 +152,28 @@ async def test_the_password_opens_the_server_and_is_in_no_error_and_no_log(
     tmp_path: Path, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said: list[str] = []
+    complaints: list[str] = []
     with RedisServer(tmp_path, password=PASSWORD) as server:
         good = opened(server.url)
         await good.write(EPOCH)
         assert dict(await opened(server.unix_url).read(Space.SELF)) == {"epoch": b"1"}
-        said.append(await _complaint(opened(server.url.replace("horse-7", "horse-8"))))
-        said.append(await _complaint(opened(server.url.replace(f":{PASSWORD}@", ""))))
-        said.append(repr(good))
+        complaints.append(await _complaint(opened(server.url.replace("horse-7", "horse-8"))))
+        complaints.append(await _complaint(opened(server.url.replace(f":{PASSWORD}@", ""))))
+        complaints.append(repr(good))
         server.stop()
-        said.append(await _complaint(good))
+        complaints.append(await _complaint(good))
     # A server that quotes what it does not know, as old ones do with AUTH.
     quoting = await asyncio.start_server(_quote, "127.0.0.1", 0)
     async with quoting:
         port = quoting.sockets[0].getsockname()[1]
         store = opened(f"redis://:{PASSWORD}@127.0.0.1:{port}/0")
-        said.append(await _complaint(store))
+        complaints.append(await _complaint(store))
         await store.close()
-    assert len(said) == 5
-    assert "wrong user or password" in said[0]
-    assert "requires a password" in said[1]
-    assert "127.0.0.1" in said[0]
-    assert not [text for text in [*said, caplog.text] if "correct" in text or "horse" in text]
+    assert len(complaints) == 5
+    assert "wrong user or password" in complaints[0]
+    assert "requires a password" in complaints[1]
+    assert "127.0.0.1" in complaints[0]
+    assert not [text for text in [*complaints, caplog.text] if "correct" in text or "horse" in text]
 
 
 async def _complaint(store: Store) -> str:

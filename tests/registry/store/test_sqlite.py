@@ -266,7 +266,7 @@ async def test_a_full_disk_refuses_a_batch_whole_and_takes_the_next_when_there_i
 
 
 def test_an_acknowledged_write_survives_kill_9_and_no_batch_is_half_written(path: Path) -> None:
-    chance = random.Random(2)
+    rng = random.Random(2)
     acknowledged = 0
     for _ in range(10):
         with subprocess.Popen(
@@ -275,24 +275,24 @@ def test_an_acknowledged_write_survives_kill_9_and_no_batch_is_half_written(path
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         ) as process:
             assert process.stdout is not None
-            for _ in range(chance.randrange(1, 60)):
+            for _ in range(rng.randrange(1, 60)):
                 acknowledged = int(process.stdout.readline())
             process.kill()
             # What it acknowledged between the last line read and its death counts as well.
             for line in process.stdout.read().splitlines(keepends=True):
                 acknowledged = int(line) if line.endswith(b"\n") else acknowledged
-        held, markers = asyncio.run(_state(path))
-        assert len(set(held.values())) == 1
-        number = int(held[KEYS[0]])
+        stored, markers = asyncio.run(_state(path))
+        assert len(set(stored.values())) == 1
+        number = int(stored[KEYS[0]])
         assert acknowledged <= number <= acknowledged + 1
         assert markers == {f"marker-{number}": b""}
 
 
 async def _state(path: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
     store = SqliteStore(path)
-    held, markers = await store.read(Space.SELF), await store.read(Space.WORKERS)
+    stored, markers = await store.read(Space.SELF), await store.read(Space.WORKERS)
     await store.close()
-    return dict(held), dict(markers)
+    return dict(stored), dict(markers)
 
 
 async def test_a_call_that_was_given_up_leaves_the_store_usable(store: Store) -> None:

@@ -59,9 +59,9 @@ def form(*parts: tuple[str, str | bytes], kind: Kind = Kind.TRANSCRIPTION) -> Re
     written = b""
     for name, content in parts:
         file = b'; filename="f"' if isinstance(content, bytes) else b""
-        said = content if isinstance(content, bytes) else content.encode()
+        encoded = content if isinstance(content, bytes) else content.encode()
         head = b'--x\r\nContent-Disposition: form-data; name="%b"%b' % (name.encode(), file)
-        written += head + b"\r\n\r\n" + said + b"\r\n"
+        written += head + b"\r\n\r\n" + encoded + b"\r\n"
     return Request("r", kind, "m", written + b"--x--", FORM)
 
 
@@ -82,10 +82,10 @@ def test_any_field_value_is_read_or_refused_by_the_name_of_the_field(
 def test_only_fields_that_are_not_read_count_as_others(kind: Kind) -> None:
     found = read(kind, **PLAIN[kind])
     assert found == read(kind, **PLAIN[kind], user="ann", project="p")
-    asked = getattr(found, "image", found)
+    request = getattr(found, "image", found)
     if kind.value.startswith("stores/"):
         return
-    assert asked.others == {}
+    assert request.others == {}
     again = read(kind, **PLAIN[kind], another=[1])
     assert getattr(again, "image", again).others == {"another": [1]}
 
@@ -131,14 +131,14 @@ class TestImage:
     def test_has_a_prompt_and_a_negative_prompt(self) -> None:
         both = read(Kind.IMAGE, prompt="a hat | a cat")
         assert (both.prompt, both.negative) == ("a hat", "a cat")
-        named = read(Kind.IMAGE, prompt="a|b", negative_prompt="c")
-        assert (named.prompt, named.negative) == ("a", "c")
+        request = read(Kind.IMAGE, prompt="a|b", negative_prompt="c")
+        assert (request.prompt, request.negative) == ("a", "c")
         alone = read(Kind.IMAGE, prompt="a hat")
         assert (alone.prompt, alone.negative) == ("a hat", "")
 
     def test_width_and_height_override_size(self) -> None:
-        def size(**said: object) -> tuple[object, object]:
-            found = read(Kind.IMAGE, prompt="a", **said)
+        def size(**fields: object) -> tuple[object, object]:
+            found = read(Kind.IMAGE, prompt="a", **fields)
             return found.width, found.height
 
         assert size() == size(size="auto") == (None, None)
@@ -161,10 +161,10 @@ class TestImage:
         assert (edit.mask, edit.image.prompt) == (None, "a")
 
     def test_may_be_made_from_images_in_a_form(self) -> None:
-        one = form(
+        request = form(
             ("prompt", "a"), ("image", b"1"), ("mask", b"2"), ("n", "2"), kind=Kind.IMAGE_EDIT
         )
-        edit = image.read_edit(one)
+        edit = image.read_edit(request)
         assert (edit.sources, edit.mask, edit.image.n) == ((b"1",), b"2", 2)
         several = form(("prompt", "a"), ("image[]", b"1"), ("image[]", b"2"), kind=Kind.IMAGE_EDIT)
         assert image.read_edit(several).sources == (b"1", b"2")
@@ -180,19 +180,23 @@ class TestImage:
 
 class TestTranscription:
     def test_reads_the_file_of_a_form(self) -> None:
-        asked = audio.read_transcription(
+        transcription = audio.read_transcription(
             form(
                 ("model", "m"), ("file", b"RIFF"), ("language", "de"), ("response_format", "srt"), ("temperature", "0.5"),
                 ("timestamp_granularities[]", "segment"), ("timestamp_granularities[]", "word"), ("prompt", "hi"),
             )
         )  # fmt: skip
-        assert asked == audio.Transcription(
+        assert transcription == audio.Transcription(
             b"RIFF", "de", "hi", 0.5, "srt", words=True, translate=False, others={}
         )
 
     def test_is_a_translation_on_the_translations_path(self) -> None:
-        asked = audio.read_transcription(form(("file", b"x"), kind=Kind.TRANSLATION))
-        assert (asked.translate, asked.format, asked.words) == (True, "json", False)
+        transcription = audio.read_transcription(form(("file", b"x"), kind=Kind.TRANSLATION))
+        assert (transcription.translate, transcription.format, transcription.words) == (
+            True,
+            "json",
+            False,
+        )
 
     @pytest.mark.parametrize(
         ("parts", "param"),
@@ -225,8 +229,8 @@ def test_a_voice_may_be_an_object() -> None:
 
 
 def test_documents_are_texts_or_objects_with_a_text() -> None:
-    asked = read(Kind.RERANK, query="q", documents=["a", {"text": "b", "id": 1}])
-    assert (asked.documents, asked.with_documents) == (("a", "b"), True)
+    rerank = read(Kind.RERANK, query="q", documents=["a", {"text": "b", "id": 1}])
+    assert (rerank.documents, rerank.with_documents) == (("a", "b"), True)
     with pytest.raises(BadRequest) as refused:
         read(Kind.RERANK, query="q", documents=["a", {"body": "b"}])
     assert refused.value.param == "documents[1]"
@@ -244,10 +248,10 @@ def test_a_text_to_tokenize_stands_in_one_of_three_fields(name: str) -> None:
 class TestStore:
     def test_takes_keys_and_values_as_columns(self) -> None:
         keys = ((1.0, 2.5), (0.0, -1.0))
-        given = [list(key) for key in keys]
-        assert read(Kind.STORE_SET, keys=given, values=["a", ""]) == retrieval.Set(keys, ("a", ""))
-        assert read(Kind.STORE_GET, keys=given) == retrieval.Get(keys)
-        assert read(Kind.STORE_DELETE, keys=given) == retrieval.StoreDelete(keys)
+        lists = [list(key) for key in keys]
+        assert read(Kind.STORE_SET, keys=lists, values=["a", ""]) == retrieval.Set(keys, ("a", ""))
+        assert read(Kind.STORE_GET, keys=lists) == retrieval.Get(keys)
+        assert read(Kind.STORE_DELETE, keys=lists) == retrieval.StoreDelete(keys)
         assert read(Kind.STORE_FIND, key=[1, 2.5]) == retrieval.Find(
             (1.0, 2.5), retrieval.USUAL_FOUND
         )

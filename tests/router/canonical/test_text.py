@@ -14,8 +14,8 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 
 
 def asked(kind: Kind = Kind.CHAT, **fields: object) -> TextRequest:
-    given = HELLO if kind is Kind.CHAT else {"prompt": "once"}
-    body = orjson.dumps({"model": "llama", **given, **fields})
+    defaults = HELLO if kind is Kind.CHAT else {"prompt": "once"}
+    body = orjson.dumps({"model": "llama", **defaults, **fields})
     return read(chat(kind=kind, body=body, stream=fields.get("stream") is True))
 
 
@@ -62,8 +62,8 @@ def test_a_choice_of_tools_is_read(choice: str) -> None:
 
 
 def test_one_tool_may_be_named() -> None:
-    named = asked(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "look"}})
-    assert (named.tool_choice, named.tool_name) == ("named", "look")
+    request = asked(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "look"}})
+    assert (request.tool_choice, request.tool_name) == ("named", "look")
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_a_whole_number_is_within_its_bounds_or_refused_by_name(value: Any) -> N
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}, 1])
 def test_a_field_that_asks_for_nothing_is_not_among_the_others(value: object) -> None:
-    given = {"read": 1, "usual": value, **dict.fromkeys(BESIDE, "x"), "new": "y"}
-    assert unread_fields(given, {"read"}, {"usual": 1}) == {"new": "y"}
+    fields = {"read": 1, "usual": value, **dict.fromkeys(BESIDE, "x"), "new": "y"}
+    assert unread_fields(fields, {"read"}, {"usual": 1}) == {"new": "y"}
 
 
 def test_texts_become_numbers_only_in_the_fields_that_want_numbers() -> None:

@@ -29,8 +29,8 @@ async def ai(request, parrot):
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
         await one.register(parrot, project="zoo", model="ada", dialect="parrot")
         await until(lambda: "ada" in two.context.registry.catalog.offers)
-        asked = one if request.param == "serving" else two
-        base = f"http://{asked.context.listening.http}/v1"
+        asked_node = one if request.param == "serving" else two
+        base = f"http://{asked_node.context.listening.http}/v1"
         async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0) as ai:
             yield ai
 

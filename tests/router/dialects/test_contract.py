@@ -48,9 +48,9 @@ class Subject:
 
 @asynccontextmanager
 async def local(settings: RouterSettings) -> AsyncIterator[Subject]:
-    async with running() as worker, links(settings) as ours:
-        made = dialects.load("openai_http")(ours)
-        yield Subject(made, own(worker.url), worker, Route.LOCAL)
+    async with running() as worker, links(settings) as own_links:
+        dialect = dialects.load("openai_http")(own_links)
+        yield Subject(dialect, own(worker.url), worker, Route.LOCAL)
 
 
 def translated(name: str) -> Callable[[RouterSettings], AbstractAsyncContextManager[Subject]]:
@@ -59,8 +59,8 @@ def translated(name: str) -> Callable[[RouterSettings], AbstractAsyncContextMana
 
     @asynccontextmanager
     async def subject(settings: RouterSettings) -> AsyncIterator[Subject]:
-        async with stub.running() as worker, links(settings) as ours:
-            yield Subject(dialects.load(name)(ours), own(worker.url), worker, Route.LOCAL)
+        async with stub.running() as worker, links(settings) as own_links:
+            yield Subject(dialects.load(name)(own_links), own(worker.url), worker, Route.LOCAL)
 
     return subject
 
@@ -73,10 +73,10 @@ def remote(
         async with (
             running() as worker,
             peer_node(own(worker.url)) as node,
-            way_to(node, direct=direct, relayed=relayed, settings=settings) as ours,
+            way_to(node, direct=direct, relayed=relayed, settings=settings) as own_links,
         ):
             route = Route.RELAY if relayed else Route.DIRECT
-            yield Subject(dialects.load("peer")(ours), at(node), worker, route)
+            yield Subject(dialects.load("peer")(own_links), at(node), worker, route)
 
     return subject
 
@@ -166,12 +166,14 @@ async def test_the_operators_headers_are_sent_with_every_request_and_probe(besid
     worker = beside.candidate.worker
     assert worker is not None
     keyed = replace(worker, headers=(("authorization", "Bearer ours"),))
-    theirs = {"authorization": "Bearer caller", "cookie": "c=1"}
+    caller_headers = {"authorization": "Bearer caller", "cookie": "c=1"}
     candidate = replace(beside.candidate, worker=keyed)
-    await ask(replace(beside, candidate=candidate), replace(chat(), passed=PassedHeaders(theirs)))
+    await ask(
+        replace(beside, candidate=candidate), replace(chat(), passed=PassedHeaders(caller_headers))
+    )
     assert await beside.dialect.alive(keyed)
     await beside.dialect.slots(keyed)
-    seen = [one.headers for one in (*beside.worker.received, *beside.worker.probed)]
+    seen = [request.headers for request in (*beside.worker.received, *beside.worker.probed)]
     assert len(seen) >= 2
     assert {headers.get("authorization") for headers in seen} == {"Bearer ours"}
     assert all("cookie" not in headers for headers in seen)
@@ -180,9 +182,9 @@ async def test_the_operators_headers_are_sent_with_every_request_and_probe(besid
 async def test_a_worker_describes_itself(beside: Subject) -> None:
     worker = beside.candidate.worker
     assert worker is not None
-    said = await beside.dialect.describe(worker)
-    assert said is not None
-    assert said.model_of(worker).context >= 0
+    description = await beside.dialect.describe(worker)
+    assert description is not None
+    assert description.model_of(worker).context >= 0
 
 
 async def test_a_dialect_that_recognises_workers_knows_its_own_and_no_worker_at_an_empty_port(
@@ -310,14 +312,14 @@ async def test_a_code_other_than_zero_in_a_body_is_a_failure(
 async def test_a_worker_that_dies_in_mid_stream_never_ends_it_silently(streaming: Subject) -> None:
     streaming.worker.fail(die_after=3, delay_between=0.01)
     async with streaming.dialect.answer(chat(stream=True), streaming.candidate) as answer:
-        said = answer.first
+        body = answer.first
         try:
             async for chunk in answer.rest:
-                said += chunk
+                body += chunk
         except AnswerBroken:
-            said += b'"error"'
-    assert b'"error"' in said
-    assert b"[DONE]" not in said
+            body += b'"error"'
+    assert b'"error"' in body
+    assert b"[DONE]" not in body
 
 
 async def test_silence_before_the_first_byte_times_out(impatient: Subject) -> None:
@@ -369,8 +371,8 @@ async def test_the_worker_notices_a_caller_that_is_cancelled_in_mid_stream(
 
 @pytest.mark.parametrize("name", dialects.NAMES)
 async def test_an_address_without_a_worker_is_unreachable(name: str) -> None:
-    async with links() as ours:
+    async with links() as own_links:
         nobody = own("http://127.0.0.1:1")
         with pytest.raises(WorkerUnreachable):
-            async with dialects.load(name)(ours).answer(chat(), nobody):
+            async with dialects.load(name)(own_links).answer(chat(), nobody):
                 pass

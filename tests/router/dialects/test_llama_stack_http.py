@@ -49,8 +49,8 @@ async def worker() -> AsyncIterator[LlamaStackWorker]:
 
 @pytest.fixture
 async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
+    async with links() as own_links:
+        yield create(own_links)
 
 
 async def ask(
@@ -65,22 +65,22 @@ async def ask(
 def texts_of(body: bytes, *, stream: bool) -> tuple[list[str], list[str], dict[str, Any]]:
     """Return the texts and the finish reasons of all choices, and the usage."""
     if not stream:
-        said = orjson.loads(body)
-        texts = [choice["message"]["content"] for choice in said["choices"]]
-        return texts, [choice["finish_reason"] for choice in said["choices"]], said["usage"]
+        payload = orjson.loads(body)
+        texts = [choice["message"]["content"] for choice in payload["choices"]]
+        return texts, [choice["finish_reason"] for choice in payload["choices"]], payload["usage"]
     *events, done, end = body.split(b"\n\n")
     assert (done, end) == (b"data: [DONE]", b"")
     parts = [orjson.loads(event[6:]) for event in events]
-    heard: dict[int, str] = {}
+    streamed: dict[int, str] = {}
     reasons: dict[int, str] = {}
-    for choice in (choice for said in parts for choice in said["choices"]):
+    for choice in (choice for payload in parts for choice in payload["choices"]):
         index = choice["index"]
-        heard[index] = heard.get(index, "") + (choice["delta"].get("content") or "")
+        streamed[index] = streamed.get(index, "") + (choice["delta"].get("content") or "")
         if choice["finish_reason"]:
             reasons[index] = choice["finish_reason"]
-    usages = [said["usage"] for said in parts if "usage" in said]
+    usages = [payload["usage"] for payload in parts if "usage" in payload]
     total = {name: sum(usage[name] for usage in usages) for name in usages[0]}
-    return [heard[n] for n in sorted(heard)], [reasons[n] for n in sorted(reasons)], total
+    return [streamed[n] for n in sorted(streamed)], [reasons[n] for n in sorted(reasons)], total
 
 
 def text_of(body: bytes, *, stream: bool) -> tuple[str, str, dict[str, Any]]:
@@ -237,8 +237,8 @@ async def test_parameters_without_effect_are_named(
 ) -> None:
     dropped = {"seed": 5, "top_k": 4, "presence_penalty": 1, "logprobs": True, "x_own": 1}
     answer, _ = await ask(dialect, worker, stream=stream, **dropped)
-    named = answer.headers["x-modelvine-dropped-params"]
-    assert named == "presence_penalty, seed, top_k, logprobs, x_own"
+    ignored = answer.headers["x-modelvine-dropped-params"]
+    assert ignored == "presence_penalty, seed, top_k, logprobs, x_own"
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ async def test_a_call_of_a_built_in_tool_is_a_tool_call(
     assert texts_of(body, stream=stream)[1] == ["tool_calls"]
     events = [b"data: " + body] if not stream else body.split(b"\n\n")[:-2]
     choices = [c for event in events for c in orjson.loads(event[6:])["choices"]]
-    where = [choice.get("delta") or choice.get("message") for choice in choices]
-    [[call]] = [w["tool_calls"] for w in where if w and w.get("tool_calls")]
+    messages = [choice.get("delta") or choice.get("message") for choice in choices]
+    [[call]] = [w["tool_calls"] for w in messages if w and w.get("tool_calls")]
     assert call["function"] == {"name": "brave_search", "arguments": said}
     assert call["id"].startswith("call_")
 
@@ -374,11 +374,11 @@ SOMETHING = JSON | MESSAGE | st.fixed_dictionaries(
 
 @given(SOMETHING, st.sampled_from([1, 2]))
 def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, n: int) -> None:
-    asked = read(chat(body=orjson.dumps({"model": "m", **HELLO, "n": n})))
+    request = read(chat(body=orjson.dumps({"model": "m", **HELLO, "n": n})))
     form = TextForm("x", 1, "m", Kind.CHAT)
-    whole_answer = partial(all_of_it, asked, 0)
+    whole_answer = partial(all_of_it, request, 0)
     tellers: list[Callable[[bytes], list[Event]]] = [
-        ChoiceReader(asked, part).feed,
+        ChoiceReader(request, part).feed,
         lambda body: whole_answer(body, lambda _: ""),
     ]
     for tell in tellers:
@@ -386,7 +386,7 @@ def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, n: int)
             events = tell(orjson.dumps(said))
         except WorkerError:
             continue
-        written, spent = form.whole_answer(events)
-        assert orjson.loads(written)["usage"]["prompt_tokens"] == spent.prompt
-        assert 0 <= spent.prompt <= 2**54
+        written, usage = form.whole_answer(events)
+        assert orjson.loads(written)["usage"]["prompt_tokens"] == usage.prompt
+        assert 0 <= usage.prompt <= 2**54
         assert all(map(form.event, events))

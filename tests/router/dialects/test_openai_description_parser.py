@@ -36,14 +36,18 @@ def test_llama_cpp_lists_its_context_and_modalities() -> None:
 
 
 def test_the_context_of_a_request_is_that_of_one_slot() -> None:
-    said = with_properties(listed(LLAMA), PROPERTIES)
-    assert (said.software, said.slots) == ("llama.cpp b6789-abc", 4)
-    assert said.models == (OfferedModel("tiny", 1024, TEXT | Ability.IMAGE_IN | Ability.TOOLS),)
+    description = with_properties(listed(LLAMA), PROPERTIES)
+    assert (description.software, description.slots) == ("llama.cpp b6789-abc", 4)
+    assert description.models == (
+        OfferedModel("tiny", 1024, TEXT | Ability.IMAGE_IN | Ability.TOOLS),
+    )
 
 
 def test_an_older_llama_cpp_is_described_by_its_properties_alone() -> None:
-    said = with_properties(listed({"data": [{"id": "tiny"}]}), {**PROPERTIES, "modalities": {}})
-    assert said.models == (OfferedModel("tiny", 1024, Ability.TOOLS),)
+    description = with_properties(
+        listed({"data": [{"id": "tiny"}]}), {**PROPERTIES, "modalities": {}}
+    )
+    assert description.models == (OfferedModel("tiny", 1024, Ability.TOOLS),)
 
 
 def test_properties_that_are_not_llama_cpps_add_nothing() -> None:
@@ -68,27 +72,27 @@ def test_properties_that_are_not_llama_cpps_add_nothing() -> None:
 def test_each_server_is_recognised_by_its_own_fields(
     row: dict[str, object], software: str, context: int
 ) -> None:
-    said = listed({"data": [{"id": "a", **row}, {"id": "b"}]})
-    assert said.software == software
-    assert said.models == (OfferedModel("a", context), OfferedModel("b"))
+    description = listed({"data": [{"id": "a", **row}, {"id": "b"}]})
+    assert description.software == software
+    assert description.models == (OfferedModel("a", context), OfferedModel("b"))
 
 
 def test_litellm_lists_what_each_model_does() -> None:
     modes = ["embedding", "rerank", "audio_speech", "chat", "unheard", ["odd"]]
-    said = listed({"data": [{"id": str(mode), "mode": mode} for mode in modes]})
-    told = [ModelType.EMBEDDING, ModelType.RERANK, ModelType.SPEECH]
-    assert [model.type for model in said.models] == [*told, None, None, None]
+    description = listed({"data": [{"id": str(mode), "mode": mode} for mode in modes]})
+    types = [ModelType.EMBEDDING, ModelType.RERANK, ModelType.SPEECH]
+    assert [model.type for model in description.models] == [*types, None, None, None]
 
 
 @given(JSON, JSON)
 def test_any_json_is_read_or_ignored(one: object, other: object) -> None:
-    for said in (
+    for payload in (
         one,
         {"data": one},
         {"data": [{"id": "x", "architecture": one, "meta": other, "owned_by": one}]},
     ):
-        is_list(said)
-        assert isinstance(with_properties(listed(said), other), WorkerDescription)
+        is_list(payload)
+        assert isinstance(with_properties(listed(payload), other), WorkerDescription)
     with_properties(
         WorkerDescription(),
         {"total_slots": 1, "modalities": one, "default_generation_settings": other},

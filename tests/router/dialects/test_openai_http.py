@@ -275,7 +275,7 @@ async def test_tokenizing_tries_both_paths_that_servers_have_for_it(
         worker.fail(lacks=("/tokenize", "/v1/tokenize"))
         with pytest.raises(WorkerUnable):
             await ask(dialect, chat(kind=Kind.TOKENIZE, body=body), own(api))
-    assert [one.path for one in worker.received] == ["/tokenize", "/v1/tokenize"] * 4
+    assert [request.path for request in worker.received] == ["/tokenize", "/v1/tokenize"] * 4
 
 
 @pytest.mark.parametrize(
@@ -342,12 +342,12 @@ async def test_a_text_to_tokenize_is_sent_under_every_servers_field_name(
 async def test_the_schema_of_a_completion_is_sent_under_every_servers_field_name(
     worker: OpenAIWorker, dialect: Dialect, form: dict[str, object], schema: dict[str, object]
 ) -> None:
-    said = {"model": "llama", "prompt": "a", "response_format": form}
-    body = orjson.dumps(said)
+    fields = {"model": "llama", "prompt": "a", "response_format": form}
+    body = orjson.dumps(fields)
     await ask(dialect, chat(kind=Kind.COMPLETION, body=body), own(worker.url))
     await ask(dialect, chat(kind=Kind.CHAT, body=body), own(worker.url))
     completion, asked_in_a_chat = worker.received
-    assert orjson.loads(completion.body) == said | {"json_schema": schema}
+    assert orjson.loads(completion.body) == fields | {"json_schema": schema}
     assert asked_in_a_chat.body == body
 
 
@@ -483,16 +483,16 @@ async def test_each_timeout_is_reported_as_its_own(worker: OpenAIWorker) -> None
     brief = RouterSettings(
         connect_timeout=1, first_byte_timeout=5, idle_timeout=5, total_timeout=0.3
     )
-    async with links(slow) as ours, links(brief) as hurried:
+    async with links(slow) as own_links, links(brief) as hurried:
         for faults in ({"hang": True}, {"delay_first": 5}, {"delay_headers": 5}):
             worker.fail(**faults)
             with pytest.raises(WorkerTimeout) as late:
-                await ask(create(ours), chat(stream=True), own(worker.url))
+                await ask(create(own_links), chat(stream=True), own(worker.url))
             assert late.value.phase == "first byte"
         for faults in ({"delay_between": 5}, {"stall_after": 4, "delay_between": 0.01}):
             worker.fail(**faults)
             with pytest.raises(AnswerBroken, match="no byte for"):
-                await ask(create(ours), chat(stream=True), own(worker.url))
+                await ask(create(own_links), chat(stream=True), own(worker.url))
         worker.fail(delay_between=0.1)
         with pytest.raises(AnswerBroken, match="no end within"):
             await ask(create(hurried), chat(stream=True), own(worker.url))
@@ -504,8 +504,8 @@ async def test_a_slow_caller_does_not_trip_the_idle_timeout_of_the_worker(
     settings = RouterSettings(first_byte_timeout=5, idle_timeout=0.5, total_timeout=30)
     worker.fail(delay_between=0.01)
     async with (
-        links(settings) as ours,
-        create(ours).answer(chat(stream=True), own(worker.url)) as answer,
+        links(settings) as own_links,
+        create(own_links).answer(chat(stream=True), own(worker.url)) as answer,
     ):
         chunks = [answer.first]
         async for chunk in answer.rest:
@@ -529,12 +529,12 @@ async def test_a_worker_that_dies_in_mid_stream_breaks_the_answer(
 async def test_an_answer_beyond_the_size_limit_is_a_failure(worker: OpenAIWorker) -> None:
     settings = QUICK.model_copy(update={"max_answer_bytes": 100_000, "max_event_bytes": 100})
     worker.fail(pad_bytes=200_000)
-    async with links(settings) as ours:
+    async with links(settings) as own_links:
         with pytest.raises(WorkerFailed):
-            await ask(create(ours), chat(kind=Kind.SPEECH), own(worker.url))
+            await ask(create(own_links), chat(kind=Kind.SPEECH), own(worker.url))
         worker.fail(name="other")
         with pytest.raises(WorkerFailed, match="event"):
-            await ask(create(ours), chat(stream=True), own(worker.url))
+            await ask(create(own_links), chat(stream=True), own(worker.url))
 
 
 @pytest.mark.parametrize("faults", [{"hang": True}, {"delay_first": 60}, {"delay_between": 60}])
@@ -562,10 +562,10 @@ async def test_leaving_an_answer_in_the_middle_cancels_the_request_at_the_worker
 
 
 async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
-    async with running() as worker, links() as ours:
-        assert await create(ours).alive(own(worker.url).worker)
+    async with running() as worker, links() as own_links:
+        assert await create(own_links).alive(own(worker.url).worker)
         worker.fail(hang=True)
-        assert await create(ours).alive(own(f"{worker.url}/v1/chat/completions").worker)
+        assert await create(own_links).alive(own(f"{worker.url}/v1/chat/completions").worker)
         assert worker.received == []
 
 
@@ -582,9 +582,9 @@ async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
 async def test_a_worker_is_not_alive_where_a_proxy_answers_in_its_place(
     status: int, said: bytes, lives: bool
 ) -> None:
-    async with running() as worker, links() as ours:
+    async with running() as worker, links() as own_links:
         worker.fail(status=status, refusal=said)
-        assert await create(ours).alive(own(worker.url).worker) is lives
+        assert await create(own_links).alive(own(worker.url).worker) is lives
 
 
 async def test_a_worker_that_is_silent_or_absent_is_not_alive() -> None:
@@ -592,9 +592,9 @@ async def test_a_worker_that_is_silent_or_absent_is_not_alive() -> None:
         await reader.read()
         writer.close()
 
-    async with raw(say_nothing) as url, links() as ours:
-        assert not await create(ours).alive(own(url).worker)
-        assert not await create(ours).alive(own("http://127.0.0.1:1").worker)
+    async with raw(say_nothing) as url, links() as own_links:
+        assert not await create(own_links).alive(own(url).worker)
+        assert not await create(own_links).alive(own("http://127.0.0.1:1").worker)
 
 
 TEXT_STREAM = chat(stream=True)
@@ -618,9 +618,9 @@ async def test_comments_in_a_stream_are_no_first_byte() -> None:
             await asyncio.sleep(0.02)
 
     hasty = QUICK.model_copy(update={"first_byte_timeout": 0.3})
-    async with raw(murmur) as url, links(hasty) as ours:
+    async with raw(murmur) as url, links(hasty) as own_links:
         with pytest.raises(WorkerTimeout) as late:
-            await ask(create(ours), TEXT_STREAM, own(url))
+            await ask(create(own_links), TEXT_STREAM, own(url))
     assert late.value.phase == "first byte"
 
 
@@ -640,19 +640,19 @@ async def test_comments_in_a_stream_are_no_first_byte() -> None:
     ],
 )
 async def test_slots_are_read_from_llama_cpps_properties(said: bytes, slots: int) -> None:
-    async with running() as worker, links() as ours:
+    async with running() as worker, links() as own_links:
         worker.fail(properties=said)
         for api in (worker.url, f"{worker.url}/v1"):
-            assert await create(ours).slots(own(api).worker) == slots
+            assert await create(own_links).slots(own(api).worker) == slots
 
 
 async def test_a_worker_that_does_not_answer_has_unknown_slots() -> None:
     async def never(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
-    async with raw(never) as url, links() as ours:
-        assert await create(ours).slots(own(url).worker) == 0
-        assert await create(ours).slots(own("http://127.0.0.1:1").worker) == 0
+    async with raw(never) as url, links() as own_links:
+        assert await create(own_links).slots(own(url).worker) == 0
+        assert await create(own_links).slots(own("http://127.0.0.1:1").worker) == 0
 
 
 LISTING = b'{"data":[{"id":"llama","owned_by":"vllm","max_model_len":4096},{"id":"lora"}]}'
@@ -662,16 +662,16 @@ PROPERTIES = (
 
 
 async def test_a_worker_lists_its_models_and_llama_cpp_its_properties_too() -> None:
-    async with links() as ours, running() as worker:
-        asked = own(f"{worker.url}/v1/chat/completions").worker
+    async with links() as own_links, running() as worker:
+        registered = own(f"{worker.url}/v1/chat/completions").worker
         worker.fail(listing=LISTING)
-        said = await create(ours).describe(asked)
-        assert said == WorkerDescription(
+        description = await create(own_links).describe(registered)
+        assert description == WorkerDescription(
             "vLLM", (OfferedModel("llama", 4096), OfferedModel("lora"))
         )
         worker.fail(listing=b'{"data":[{"id":"x"}]}', properties=PROPERTIES)
-        said = await create(ours).describe(asked)
-        assert said == WorkerDescription(
+        description = await create(own_links).describe(registered)
+        assert description == WorkerDescription(
             "llama.cpp", (OfferedModel("x", 512, Ability.TEXT_IN | Ability.TEXT_OUT),), slots=4
         )
         assert {probe.path for probe in worker.probed} == {"/v1/models", "/props"}
@@ -679,24 +679,24 @@ async def test_a_worker_lists_its_models_and_llama_cpp_its_properties_too() -> N
 
 @pytest.mark.parametrize("listing", [b"", b"[]", b"<html>", b'{"data":5}', b"[" * 100_000])
 async def test_an_answer_that_is_no_model_list_describes_nothing(listing: bytes) -> None:
-    async with links() as ours, running() as worker:
+    async with links() as own_links, running() as worker:
         worker.fail(listing=listing)
-        assert await create(ours).describe(own(worker.url).worker) == WorkerDescription()
+        assert await create(own_links).describe(own(worker.url).worker) == WorkerDescription()
         worker.fail(status=401)
-        assert await create(ours).describe(own(worker.url).worker) == WorkerDescription()
+        assert await create(own_links).describe(own(worker.url).worker) == WorkerDescription()
 
 
 async def test_a_worker_that_is_loading_or_silent_is_to_be_described_later() -> None:
     async def never(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
-    async with links() as ours, running() as worker, raw(never) as silent:
+    async with links() as own_links, running() as worker, raw(never) as silent:
         for api in (silent, "http://127.0.0.1:1"):
-            assert await create(ours).describe(own(api).worker) is None
+            assert await create(own_links).describe(own(api).worker) is None
         for status in (502, 503, 504):
             worker.fail(status=status)
-            assert await create(ours).describe(own(worker.url).worker) is None
-            assert (await create(ours).recognise(own(worker.url).worker)).waits
+            assert await create(own_links).describe(own(worker.url).worker) is None
+            assert (await create(own_links).recognise(own(worker.url).worker)).waits
 
 
 @pytest.mark.parametrize(

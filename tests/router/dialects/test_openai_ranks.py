@@ -15,9 +15,9 @@ def wanted(**fields):
     return answers.read_ranking(Request("r", Kind.RERANK, "m", body, "application/json"))
 
 
-def ranked(said, **fields):
+def ranked(payload, **fields):
     return orjson.loads(
-        answers.to_common_ranking(orjson.dumps(said), wanted(**fields), id_="r", name="tiny")
+        answers.to_common_ranking(orjson.dumps(payload), wanted(**fields), id_="r", name="tiny")
     )
 
 
@@ -44,24 +44,28 @@ def ranked(said, **fields):
     ],
 )
 def test_rankings_have_one_form_whatever_the_field_names_of_the_worker(said):
-    found = ranked(said)
+    ranking = ranked(said)
     rows = [
         {name: row[name] for name in ("index", "relevance_score", "document")}
-        for row in found["results"]
+        for row in ranking["results"]
     ]
     assert rows == [
         {"index": 1, "relevance_score": 0.9, "document": {"text": "b"}},
         {"index": 0, "relevance_score": 0.1, "document": {"text": "a"}},
     ]
-    assert (found["model"], found["id"], found["usage"]["estimated"]) == ("tiny", "rerank-r", True)
+    assert (ranking["model"], ranking["id"], ranking["usage"]["estimated"]) == (
+        "tiny",
+        "rerank-r",
+        True,
+    )
 
 
 def test_other_fields_of_the_worker_are_kept():
     usage = {"total_tokens": 7}
     row = {"index": 0, "relevance_score": 1, "own": 5}
-    found = ranked({"id": "i", "usage": usage, "meta": {"a": 1}, "results": [row]})
-    assert (found["id"], found["usage"], found["meta"]) == ("i", usage, {"a": 1})
-    assert found["results"][0]["own"] == 5
+    ranking = ranked({"id": "i", "usage": usage, "meta": {"a": 1}, "results": [row]})
+    assert (ranking["id"], ranking["usage"], ranking["meta"]) == ("i", usage, {"a": 1})
+    assert ranking["results"][0]["own"] == 5
 
 
 def test_documents_are_left_out_on_request_and_results_are_cut_to_top_n():

@@ -92,13 +92,13 @@ async def test_an_answer_carries_the_service_time() -> None:
 async def test_a_request_with_alternatives_states_how_long_to_wait_for_a_slot() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         for patience in (0.25, 1e9, 0.0):
-            asked = replace(chat(), waits=False, patience=patience)
-            async with create(links).answer(asked, at(node)):
+            request = replace(chat(), waits=False, patience=patience)
+            async with create(links).answer(request, at(node)):
                 pass
         async with create(links).answer(replace(chat(), patience=1.0), at(node)):
             pass
-    said = [(headers.get(PATIENCE), WAIT in headers) for headers in node.received]
-    assert said == [("0.250", False), ("3600.000", False), (None, False), (None, True)]
+    sent = [(headers.get(PATIENCE), WAIT in headers) for headers in node.received]
+    assert sent == [("0.250", False), ("3600.000", False), (None, False), (None, True)]
 
 
 async def test_a_node_that_has_lost_the_model_makes_the_candidate_stale() -> None:
@@ -154,9 +154,9 @@ async def test_comments_before_an_answer_are_passed_on() -> None:
         worker.fail(delay_first=0.1)
         async with create(links).answer(chat(stream=True), at(node)) as answer:
             assert b"data: {" in answer.first
-            said = await whole(answer)
-    assert said.startswith(b": wait\n\n")
-    assert said.replace(b": wait\n\n", b"") == b"".join(worker.events(MODEL, usage=True))
+            body = await whole(answer)
+    assert body.startswith(b": wait\n\n")
+    assert body.replace(b": wait\n\n", b"") == b"".join(worker.events(MODEL, usage=True))
 
 
 async def test_a_failure_reported_after_comments_may_be_retried_elsewhere() -> None:
@@ -182,25 +182,25 @@ async def test_a_callers_verbatim_body_is_sent_only_where_the_record_says_it_is_
     service: Service,
 ) -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
-        asked = replace(chat(kind=Kind.COMPLETION), verbatim=SPOKEN)
+        request = replace(chat(kind=Kind.COMPLETION), verbatim=SPOKEN)
         if service is IN_TGIS:
             # Both bodies, one after the other: this stub node reads only the first and fails to parse the rest.
             with pytest.raises(WorkerError):
-                async with create(links).answer(asked, Candidate(node.identity.peer, service)):
+                async with create(links).answer(request, Candidate(node.identity.peer, service)):
                     pass
         else:
-            async with create(links).answer(asked, at(node)) as answer:
+            async with create(links).answer(request, at(node)) as answer:
                 assert not answer.verbatim
-        said = node.received[0].get("x-modelvine-verbatim")
-        assert said == ("tgi_http generate 15" if service is IN_TGIS else None)
+        header = node.received[0].get("x-modelvine-verbatim")
+        assert header == ("tgi_http generate 15" if service is IN_TGIS else None)
 
 
 async def test_an_answer_in_a_protocol_that_the_request_does_not_have_is_a_failure() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         node.says = {"x-modelvine-verbatim": TGI}
-        for asked in (chat(), replace(chat(), verbatim=replace(SPOKEN, protocol=LLAMA_STACK))):
+        for request in (chat(), replace(chat(), verbatim=replace(SPOKEN, protocol=LLAMA_STACK))):
             with pytest.raises(WorkerFailed, match="another protocol"):
-                async with create(links).answer(asked, at(node)):
+                async with create(links).answer(request, at(node)):
                     pass
 
 
@@ -210,8 +210,8 @@ async def test_a_verbatim_body_that_does_not_fit_is_left_out_unless_a_field_need
 ) -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         links.settings = links.settings.model_copy(update={"max_body_bytes": 64})
-        asked = replace(chat(), verbatim=replace(SPOKEN, needs=needs))
-        sent = create(links).answer(asked, Candidate(node.identity.peer, IN_TGIS))
+        request = replace(chat(), verbatim=replace(SPOKEN, needs=needs))
+        sent = create(links).answer(request, Candidate(node.identity.peer, IN_TGIS))
         if needs:
             with pytest.raises(WorkerUnable) as unable:
                 await sent.__aenter__()

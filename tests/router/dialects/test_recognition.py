@@ -43,8 +43,8 @@ class Lacking(dict[str, object]):
 
 async def seen(*names: str, **found: object) -> list[tuple[str, str, bool]]:
     dialects = cast("Mapping[str, Dialect]", Lacking(found))
-    asked = [(name, WORKER) for name in names]
-    return [(n, s.came, s.said is not None) for n, s in await recognise(dialects, asked)]
+    candidates = [(name, WORKER) for name in names]
+    return [(n, s.came, s.said is not None) for n, s in await recognise(dialects, candidates)]
 
 
 async def test_dialects_look_in_turn_until_one_recognises_the_worker() -> None:
@@ -86,8 +86,8 @@ async def test_the_reason_why_a_worker_does_not_answer_names_the_remedy(tmp_path
             await reader.read(1)
             writer.write(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n")
 
-    async with links() as ours, raw(serve, context) as secured, raw(serve) as plain:
-        spoken = {"openai_http": create(ours)}
+    async with links() as own_links, raw(serve, context) as secured, raw(serve) as plain:
+        spoken = {"openai_http": create(own_links)}
         reasons = {
             secured.replace(
                 "http:", "https:"
@@ -96,6 +96,6 @@ async def test_the_reason_why_a_worker_does_not_answer_names_the_remedy(tmp_path
             plain.replace("http:", "https:"): "it does not speak TLS; use http://",
             "http://127.0.0.1:1": "nothing listens there",
         }
-        for url, said in reasons.items():
+        for url, reason in reasons.items():
             worker = Worker(Service("p", "m"), url)
-            assert await explain_silence(spoken, worker) == said
+            assert await explain_silence(spoken, worker) == reason

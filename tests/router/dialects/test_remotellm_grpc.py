@@ -41,8 +41,8 @@ async def worker():
 
 @pytest.fixture
 async def dialect():
-    async with links() as ours:
-        yield dialects.load("remotellm_grpc")(ours)
+    async with links() as own_links:
+        yield dialects.load("remotellm_grpc")(own_links)
 
 
 def candidate(worker, **fields):
@@ -55,14 +55,14 @@ async def ask(
 ):
     body = orjson.dumps({"model": "llama", "stream": stream, **fields})
     request = chat(kind=kind, stream=stream, body=body)
-    who = candidate(worker, headers=headers, template=template)
-    async with dialect.answer(request, who) as answer:
+    replica = candidate(worker, headers=headers, template=template)
+    async with dialect.answer(request, replica) as answer:
         return answer, await whole(answer)
 
 
 async def test_alternatives_are_the_choices_of_every_prompt(dialect, worker):
     _, body = await ask(dialect, worker, prompt=["a", "b"], n=2)
-    assert [list(one.asked.prompts) for one in worker.received] == [["a", "b"]]
+    assert [list(request.asked.prompts) for request in worker.received] == [["a", "b"]]
     answer = orjson.loads(body)
     assert [choice["text"] for choice in answer["choices"]] == [SAID, "or else"] * 2
     assert answer["usage"] == {"prompt_tokens": 10, "completion_tokens": 12, "total_tokens": 22}
@@ -82,7 +82,7 @@ async def test_a_prompt_is_sent_again_for_the_choices_that_its_alternatives_lack
         worker.received.clear()
         _, body = await ask(dialect, worker, prompt="a", n=n)
         assert len(orjson.loads(body)["choices"]) == n
-        assert [len(one.asked.prompts) for one in worker.received] == asked
+        assert [len(request.asked.prompts) for request in worker.received] == asked
         # By now the number of alternatives is known.
         asked = [sum(asked)]
 
@@ -194,14 +194,20 @@ async def test_tokens_are_those_of_the_models_inner_state(dialect, worker):
 
 
 async def test_the_inner_state_is_returned_unchanged(dialect, worker):
-    asked = {"prompt": "once upon", "embedding_truncation": 3, "top_k": 2, "fft_embeddings": False}
-    _, body = await ask(dialect, worker, Kind.GUTS, **asked)
+    fields = {"prompt": "once upon", "embedding_truncation": 3, "top_k": 2, "fft_embeddings": False}
+    _, body = await ask(dialect, worker, Kind.GUTS, **fields)
     state = orjson.loads(body)
     assert [token["token"] for token in state["tokens"]] == ["'once'", "'upon'"]
     assert state["tokens"][1]["hidden_state"] == [0.5, 0.5, 0.5]
-    assert state["next"] == [{"token": "'x'", "id": at, "logit": 0.25} for at in range(2)]
-    said = worker.received[0].asked
-    assert (said.fft_embeddings, said.embedding_trunkation, said.top_k_logits) == (False, 3, 2)
+    assert state["next"] == [
+        {"token": "'x'", "id": token_id, "logit": 0.25} for token_id in range(2)
+    ]
+    request = worker.received[0].asked
+    assert (request.fft_embeddings, request.embedding_trunkation, request.top_k_logits) == (
+        False,
+        3,
+        2,
+    )
 
 
 @pytest.mark.parametrize(("kind", "fields"), [(Kind.TOKENIZE, {}), (Kind.GUTS, {"prompt": ""})])
@@ -235,19 +241,19 @@ async def test_failures_of_the_worker_are_errors_of_the_attempt(
 
 
 async def test_the_worker_describes_its_model(dialect, worker):
-    said = await dialect.describe(candidate(worker).worker)
-    assert [model.name for model in said.models] == ["gpt-neo"]
-    assert not said.fault
+    description = await dialect.describe(candidate(worker).worker)
+    assert [model.name for model in description.models] == ["gpt-neo"]
+    assert not description.fault
     assert await dialect.describe(candidate(worker, api="grpc://127.0.0.1:1").worker) is None
 
 
 @pytest.mark.parametrize("header", [(), (("x-api-key", "wr0ng-key"),)])
 async def test_a_description_names_a_wrong_key_as_its_fault(dialect, worker, header):
     worker.key = "k1"
-    said = await dialect.describe(candidate(worker, headers=header).worker)
-    assert "x-api-key" in said.fault
-    assert "UNKNOWN): Internal Server Error" in said.fault
-    assert "wr0ng" not in said.fault
+    description = await dialect.describe(candidate(worker, headers=header).worker)
+    assert "x-api-key" in description.fault
+    assert "UNKNOWN): Internal Server Error" in description.fault
+    assert "wr0ng" not in description.fault
 
 
 async def test_an_address_without_a_worker_is_not_alive(dialect, worker):
@@ -272,13 +278,15 @@ async def test_a_worker_with_a_request_in_flight_is_alive_though_it_answers_no_p
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(junk=st.binary(max_size=200))
 def test_any_message_is_an_answer_or_a_failure(junk):
-    asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"a"}'))
+    request = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"a"}'))
     try:
         reply = methods_of(REMOTELLM)["Generate"].reply_class.FromString(junk)
     except DecodeError:
         return
     with suppress(WorkerError):
-        mapping.texts(asked, [mapping.alternatives(one) for one in reply.generations])
+        mapping.texts(
+            request, [mapping.alternatives(generation) for generation in reply.generations]
+        )
 
 
 def read_guts(**fields: object) -> mapping.InternalsRequest:
@@ -293,8 +301,10 @@ def test_absent_fields_have_the_values_that_the_protocol_recommends() -> None:
 
 
 def test_given_fields_override_the_defaults() -> None:
-    said = read_guts(prompt="a", fft_embeddings=False, embedding_truncation=0, top_k=0, layer=3)
-    assert said == mapping.InternalsRequest("a", fft=False, numbers=0, next=0, others={"layer": 3})
+    request = read_guts(prompt="a", fft_embeddings=False, embedding_truncation=0, top_k=0, layer=3)
+    assert request == mapping.InternalsRequest(
+        "a", fft=False, numbers=0, next=0, others={"layer": 3}
+    )
 
 
 @pytest.mark.parametrize(

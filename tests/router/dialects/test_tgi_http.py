@@ -57,15 +57,15 @@ async def worker() -> AsyncIterator[TgiWorker]:
 
 @pytest.fixture
 async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
+    async with links() as own_links:
+        yield create(own_links)
 
 
 async def ask(
     dialect: Dialect, worker: TgiWorker, kind: Kind, **fields: object
 ) -> tuple[Answer, bytes]:
-    given = HELLO if kind is Kind.CHAT else ONCE
-    body = orjson.dumps({"model": "llama", **given, **fields})
+    defaults = HELLO if kind is Kind.CHAT else ONCE
+    body = orjson.dumps({"model": "llama", **defaults, **fields})
     request = chat(kind=kind, body=body, stream=fields.get("stream") is True)
     async with dialect.answer(request, own(worker.url)) as answer:
         return answer, await whole(answer)
@@ -80,18 +80,18 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
 def text_of(body: bytes, kind: Kind, *, stream: bool) -> tuple[str, str, dict[str, Any]]:
     """Return text, reason and usage of an answer with one choice."""
     if not stream:
-        said = orjson.loads(body)
-        [choice] = said["choices"]
+        payload = orjson.loads(body)
+        [choice] = payload["choices"]
         text = choice["message"]["content"] if kind is Kind.CHAT else choice["text"]
-        return text, choice["finish_reason"], said["usage"]
-    *parts, told = chunks(body)
+        return text, choice["finish_reason"], payload["usage"]
+    *parts, last = chunks(body)
     choices = [part["choices"][0] for part in parts]
     if kind is Kind.CHAT:
         text = "".join(choice["delta"].get("content") or "" for choice in choices)
     else:
         text = "".join(choice["text"] for choice in choices)
     [reason] = [c["finish_reason"] for c in choices if c["finish_reason"]]
-    return text, reason, told["usage"]
+    return text, reason, last["usage"]
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,18 @@ async def test_values_that_tgi_would_refuse_are_not_sent(
 ) -> None:
     traps = {"temperature": 0, "top_p": 1.0, "n": 1, "logit_bias": None, "max_tokens": None}
     await ask(dialect, worker, kind, stream=stream, user="somebody", seed=0, **traps)
-    asked = worker.asked
+    fields = worker.asked
     if kind is Kind.CHAT:
-        assert (asked["model"], asked["temperature"]) == ("tgi", 0)
-        assert (asked["max_tokens"], asked["seed"]) == (CHAT_TOKENS, 2**63 - 1)
+        assert (fields["model"], fields["temperature"]) == ("tgi", 0)
+        assert (fields["max_tokens"], fields["seed"]) == (CHAT_TOKENS, 2**63 - 1)
         return
-    said: Any = asked["parameters"]
-    assert (said["do_sample"], "temperature" in said, "top_p" in said) == (False, False, False)
-    assert said["max_new_tokens"] == COMPLETION_TOKENS
+    parameters: Any = fields["parameters"]
+    assert (parameters["do_sample"], "temperature" in parameters, "top_p" in parameters) == (
+        False,
+        False,
+        False,
+    )
+    assert parameters["max_new_tokens"] == COMPLETION_TOKENS
 
 
 async def test_sampling_parameters_are_translated_to_tgis(
@@ -216,9 +220,9 @@ async def test_a_regular_expression_is_sent_as_a_grammar(
     worker: TgiWorker, dialect: Dialect, kind: Kind
 ) -> None:
     answer, _ = await ask(dialect, worker, kind, guided_regex="a+")
-    said = {"type": "regex", "value": "a+"}
-    asked = worker.asked
-    assert asked.get("response_format", asked.get("parameters", {}).get("grammar")) == said
+    grammar = {"type": "regex", "value": "a+"}
+    fields = worker.asked
+    assert fields.get("response_format", fields.get("parameters", {}).get("grammar")) == grammar
     assert answer.headers == {}
     with pytest.raises(WorkerRejected):
         await ask(dialect, worker, kind, guided_regex=5)
@@ -228,20 +232,25 @@ async def test_several_choices_are_requested_one_by_one(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     _, body = await ask(dialect, worker, Kind.COMPLETION, prompt=["a", "b"], n=2, seed=5, echo=True)
-    asked = [orjson.loads(received.body) for received in worker.received]
-    assert [(a["inputs"], a["parameters"]["seed"]) for a in asked] == [
+    bodies = [orjson.loads(received.body) for received in worker.received]
+    assert [(a["inputs"], a["parameters"]["seed"]) for a in bodies] == [
         ("a", 5), ("a", 6), ("b", 7), ("b", 8),
     ]  # fmt: skip
-    said = orjson.loads(body)
-    assert [c["text"] for c in said["choices"]] == [f"a{SAID}", f"a{SAID}", f"b{SAID}", f"b{SAID}"]
-    assert said["usage"]["prompt_tokens"] == 20
+    payload = orjson.loads(body)
+    assert [c["text"] for c in payload["choices"]] == [
+        f"a{SAID}",
+        f"a{SAID}",
+        f"b{SAID}",
+        f"b{SAID}",
+    ]
+    assert payload["usage"]["prompt_tokens"] == 20
 
 
 def test_many_choices_share_one_copy_of_the_messages() -> None:
     body = orjson.dumps({"model": "m", **HELLO, "n": 128, "seed": 2**63 - 1})
     bodies = MAPPING.read(chat(body=body), WORKER)[1].bodies
-    assert len({id(said["messages"]) for said in bodies}) == 1
-    seeds: Any = [said["seed"] for said in bodies]
+    assert len({id(sent["messages"]) for sent in bodies}) == 1
+    seeds: Any = [sent["seed"] for sent in bodies]
     assert len(set(seeds)) == 127  # zero is none
     assert all(0 < seed < 2**63 for seed in seeds)
 
@@ -275,27 +284,30 @@ def likely(body: bytes, *, stream: bool) -> list[Any]:
 async def test_a_chat_returns_the_log_probabilities_of_its_tokens(
     worker: TgiWorker, dialect: Dialect, stream: bool
 ) -> None:
-    asked = {"logprobs": True, "top_logprobs": 2, "stream": stream}
-    answer, body = await ask(dialect, worker, Kind.CHAT, **asked)
+    fields = {"logprobs": True, "top_logprobs": 2, "stream": stream}
+    answer, body = await ask(dialect, worker, Kind.CHAT, **fields)
     assert "x-modelvine-dropped-params" not in answer.headers
     assert (worker.asked["logprobs"], worker.asked["top_logprobs"]) == (True, 2)
-    tokens = [token for told in likely(body, stream=stream) for token in told["content"]]
+    tokens = [token for piece in likely(body, stream=stream) for token in piece["content"]]
     assert [token["token"] for token in tokens] == list(SPOKEN)
     assert {token["logprob"] for token in tokens} == {-0.5}
-    assert [one["token"] for one in tokens[0]["top_logprobs"]] == [SPOKEN[0], "other0"]
+    assert [alternative["token"] for alternative in tokens[0]["top_logprobs"]] == [
+        SPOKEN[0],
+        "other0",
+    ]
 
 
 @STREAMS
 async def test_a_completion_returns_the_log_probabilities_of_its_tokens(
     worker: TgiWorker, dialect: Dialect, stream: bool
 ) -> None:
-    asked = {"logprobs": 2, "stream": stream, "echo": True}
-    answer, body = await ask(dialect, worker, Kind.COMPLETION, **asked)
+    fields = {"logprobs": 2, "stream": stream, "echo": True}
+    answer, body = await ask(dialect, worker, Kind.COMPLETION, **fields)
     assert "x-modelvine-dropped-params" not in answer.headers
     parameters: Any = worker.asked["parameters"]
     assert parameters["top_n_tokens"] == 2
-    told = likely(body, stream=stream)
-    columns = {name: [value for piece in told for value in piece[name]] for name in told[0]}
+    pieces = likely(body, stream=stream)
+    columns = {name: [value for piece in pieces for value in piece[name]] for name in pieces[0]}
     assert columns["tokens"] == list(SPOKEN)
     assert columns["token_ids"] == list(range(len(SPOKEN)))
     assert columns["text_offset"][:2] == [16, 16 + len(SPOKEN[0])]
@@ -313,11 +325,11 @@ async def test_tokens_after_a_stop_string_are_left_out(
     fields |= {"logprobs": True} if kind is Kind.CHAT else {"logprobs": 0}
     _, body = await ask(dialect, worker, kind, **fields)
     assert text_of(body, kind, stream=stream)[:2] == ("one two", "stop")
-    told = likely(body, stream=stream)
+    pieces = likely(body, stream=stream)
     if kind is Kind.CHAT:
-        texts = [token["token"] for piece in told for token in piece["content"]]
+        texts = [token["token"] for piece in pieces for token in piece["content"]]
     else:
-        texts = [text for piece in told for text in piece["tokens"]]
+        texts = [text for piece in pieces for text in piece["tokens"]]
     assert texts == ["one", " two"]
 
 
@@ -329,8 +341,8 @@ async def test_a_number_of_top_tokens_beyond_tgis_limit_is_capped_and_named(
     answer, body = await ask(dialect, worker, kind, **fields)
     name = "top_logprobs" if kind is Kind.CHAT else "logprobs"
     assert answer.headers["x-modelvine-dropped-params"] == name
-    [told] = likely(body, stream=False)
-    first = told["content"][0] if kind is Kind.CHAT else told
+    [logprobs] = likely(body, stream=False)
+    first = logprobs["content"][0] if kind is Kind.CHAT else logprobs
     assert len(first["top_logprobs"] if kind is Kind.CHAT else first["top_logprobs"][0]) == 5
 
 
@@ -428,8 +440,10 @@ async def test_a_tool_call_has_text_arguments_and_an_id_of_its_own(
     worker: TgiWorker, dialect: Dialect, stream: bool
 ) -> None:
     worker.fail(tool=b'{"name":"look","description":null,"arguments":{"at":"me"}}')
-    named = {"type": "function", "function": {"name": "look"}}
-    _, body = await ask(dialect, worker, Kind.CHAT, stream=stream, tools=[LOOK], tool_choice=named)
+    tool_choice = {"type": "function", "function": {"name": "look"}}
+    _, body = await ask(
+        dialect, worker, Kind.CHAT, stream=stream, tools=[LOOK], tool_choice=tool_choice
+    )
     assert worker.asked["tool_choice"] == {"function": {"name": "look"}}
     assert worker.asked["tools"] == [
         {"type": "function", "function": {"name": "look", "arguments": {"type": "object", "x": 1}}}
@@ -540,8 +554,8 @@ async def test_a_stream_without_its_end_is_broken(
     worker: TgiWorker, dialect: Dialect, kind: Kind, faults: dict[str, object]
 ) -> None:
     worker.fail(delay_between=0.01, **faults)
-    said = orjson.dumps({"model": "llama", **HELLO, **ONCE, "stream": True})
-    request = chat(kind=kind, body=said, stream=True)
+    body = orjson.dumps({"model": "llama", **HELLO, **ONCE, "stream": True})
+    request = chat(kind=kind, body=body, stream=True)
     async with dialect.answer(request, own(worker.url)) as answer:
         with pytest.raises(AnswerBroken):
             await whole(answer)
@@ -617,10 +631,12 @@ async def test_the_description_is_read_from_the_workers_info(
         "max_concurrent_requests": 64,
     }
     worker.fail(info=orjson.dumps({**info, **read}))
-    said = await dialect.describe(own(worker.url).worker)
+    description = await dialect.describe(own(worker.url).worker)
     limits = {"max_input_tokens": 4096 - output} if output else {}
     own_words = {"slots": 64, "output": output, "limits": limits}
-    assert said == WorkerDescription("TGI 3.0.1", (OfferedModel("org/m", 4096),), **own_words)
+    assert description == WorkerDescription(
+        "TGI 3.0.1", (OfferedModel("org/m", 4096),), **own_words
+    )
 
 
 async def test_a_nonsensical_info_describes_nothing_and_an_absent_worker_is_to_be_described_later(
@@ -659,10 +675,10 @@ def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
     "details", [b"5", b"{}", b'{"generated_tokens":-1}', b'{"generated_tokens":"3"}']
 )
 def test_usage_without_valid_details_is_estimated(details: bytes) -> None:
-    asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}'))
-    said = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
-    *_, spent = ChoiceReader(asked, part).feed(said)
-    assert spent == Usage(2, 1, estimated=True)
+    request = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}'))
+    event = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
+    *_, usage = ChoiceReader(request, part).feed(event)
+    assert usage == Usage(2, 1, estimated=True)
 
 
 WORDS_OF_TGI = st.sampled_from([
@@ -689,23 +705,23 @@ SOMETHING = JSON | st.fixed_dictionaries(
 
 @given(SOMETHING, st.sampled_from([Kind.CHAT, Kind.COMPLETION]))
 def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, kind: Kind) -> None:
-    asked = read(
+    request = read(
         chat(kind=kind, body=orjson.dumps({"model": "m", **HELLO, **ONCE, "tools": [LOOK]}))
     )
     form = TextForm("x", 1, "m", kind)
     body = orjson.dumps(said)
     for tell in (
-        ChoiceReader(asked, part).feed,
-        partial(in_one_piece, asked, 0, header=lambda _: "5"),
+        ChoiceReader(request, part).feed,
+        partial(in_one_piece, request, 0, header=lambda _: "5"),
     ):
         try:
             events = tell(body)
         except WorkerError:
             continue
-        written, spent = form.whole_answer(events)
-        assert orjson.loads(written)["usage"]["prompt_tokens"] == spent.prompt
-        assert 0 <= spent.prompt <= 2**53
-        assert 0 <= spent.completion <= 2**53
+        written, usage = form.whole_answer(events)
+        assert orjson.loads(written)["usage"]["prompt_tokens"] == usage.prompt
+        assert 0 <= usage.prompt <= 2**53
+        assert 0 <= usage.completion <= 2**53
         assert all(map(form.event, events))
 
 
@@ -713,8 +729,8 @@ class TestFigures:
     async def test_are_read_from_its_metrics(self, worker: TgiWorker, dialect: Dialect) -> None:
         worker.fail(metrics=b"tgi_queue_size 3\ntgi_batch_current_size 2\nother 1\n")
         assert isinstance(dialect, LoadReporting)
-        told = await dialect.figures(registered(worker))
-        assert told == {Figure.QUEUED: 3, Figure.RUNNING: 2}
+        figures = await dialect.figures(registered(worker))
+        assert figures == {Figure.QUEUED: 3, Figure.RUNNING: 2}
         assert worker.probed[-1].path == "/metrics"
 
     async def test_of_servers_without_metrics_are_none(

@@ -14,8 +14,8 @@ def no_header(_: str) -> str:
     return ""
 
 
-def streamed(**said) -> bytes:
-    return b"data:" + orjson.dumps({"token": {"id": 1, "text": "a"}} | said) + b"\n\n"
+def streamed(**fields) -> bytes:
+    return b"data:" + orjson.dumps({"token": {"id": 1, "text": "a"}} | fields) + b"\n\n"
 
 
 def last(**details) -> bytes:
@@ -38,15 +38,15 @@ def test_a_streams_usage_is_read_from_its_last_event():
     "details", [None, 5, {}, {"generated_tokens": -1}, {"generated_tokens": "7"}]
 )
 def test_nonsensical_details_give_no_usage(details):
-    said = orjson.dumps({"generated_text": "a", "details": details})
-    assert PASSING.whole(ASKED, said, no_header) is None
+    body = orjson.dumps({"generated_text": "a", "details": details})
+    assert PASSING.whole(ASKED, body, no_header) is None
     assert took(streamed(generated_text="a", details=details)).estimated
 
 
 def test_a_whole_answers_usage_is_read_from_its_details():
-    said = orjson.dumps({"generated_text": "a", "details": {"generated_tokens": 7}})
-    assert PASSING.whole(ASKED, said, lambda _: "5") == Usage(5, 7)
-    assert PASSING.whole(ASKED, said, no_header) == Usage(3, 7, estimated=True)
+    body = orjson.dumps({"generated_text": "a", "details": {"generated_tokens": 7}})
+    assert PASSING.whole(ASKED, body, lambda _: "5") == Usage(5, 7)
+    assert PASSING.whole(ASKED, body, no_header) == Usage(3, 7, estimated=True)
 
 
 @pytest.mark.parametrize(

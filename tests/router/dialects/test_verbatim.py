@@ -16,17 +16,17 @@ WORKERS = {TGI: tgi_worker, LOCALAI: localai_worker, REMOTELLM: remotellm_worker
 ASKED = orjson.dumps({"model": "llama", "prompt": "a"})
 
 
-async def ask(name: str, said: Verbatim):
+async def ask(name: str, original: Verbatim):
     """Return the answer and the paths that were requested."""
-    request = replace(chat(kind=Kind.COMPLETION, body=ASKED), verbatim=said)
-    async with WORKERS[name].running() as worker, links() as ours:
-        dialect = dialects.load(name)(ours)
+    request = replace(chat(kind=Kind.COMPLETION, body=ASKED), verbatim=original)
+    async with WORKERS[name].running() as worker, links() as own_links:
+        dialect = dialects.load(name)(own_links)
         try:
             async with dialect.answer(request, own(worker.url, dialect=name)) as answer:
                 await whole(answer)
-                return answer, [one.path for one in worker.received]
+                return answer, [received.path for received in worker.received]
         finally:
-            await ours.close()
+            await own_links.close()
 
 
 @pytest.mark.parametrize(

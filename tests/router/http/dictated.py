@@ -75,9 +75,9 @@ class Exchange:
 
     def _bring(self, piece: bytes) -> None:
         while piece:
-            room = self.connection.get_buffer(-1)
-            part, piece = piece[: len(room)], piece[len(room) :]
-            room[: len(part)] = part
+            buffer = self.connection.get_buffer(-1)
+            part, piece = piece[: len(buffer)], piece[len(buffer) :]
+            buffer[: len(part)] = part
             self.connection.buffer_updated(len(part))
 
     async def whole(self) -> tuple[int, bytes]:
@@ -89,5 +89,5 @@ class Exchange:
 
 
 def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
-    places = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
-    return [data[a:b] for a, b in itertools.pairwise(places)]
+    bounds = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+    return [data[a:b] for a, b in itertools.pairwise(bounds)]

@@ -62,25 +62,25 @@ class Asking:
         async with self.answer(request) as answer:
             return await whole(answer)
 
-    async def count(self, request: Request, taken: Counter[str]) -> None:
+    async def count(self, request: Request, counts: Counter[str]) -> None:
         async with self.answer(request) as answer:
             async for piece in answer.rest:
-                taken["bytes"] += len(piece)
+                counts["bytes"] += len(piece)
 
 
 @asynccontextmanager
 async def worker(serve: Serve, settings: RouterSettings = LIMITS) -> AsyncIterator[Asking]:
     """Run the attacker as a worker of this machine."""
     async with raw(serve) as url:
-        ours = Links(
+        own_links = Links(
             identity=OWN,
             peers=NoMesh(),
             settings=settings,
         )
         try:
-            yield Asking(openai_http.create(ours), own(url))
+            yield Asking(openai_http.create(own_links), own(url))
         finally:
-            await ours.close()
+            await own_links.close()
 
 
 @asynccontextmanager
@@ -96,9 +96,9 @@ async def another_node(serve: Serve, settings: RouterSettings = LIMITS) -> Async
             THERE.peer: Reach(links=(link,), certificate=certificate_of(THERE)),
         }
 
-        ours = Links(identity=OWN, peers=NoMesh(reaches), settings=settings)
-        closing.push_async_callback(ours.close)
-        yield Asking(peer.create(ours), Candidate(THERE.peer, own("").service))
+        own_links = Links(identity=OWN, peers=NoMesh(reaches), settings=settings)
+        closing.push_async_callback(own_links.close)
+        yield Asking(peer.create(own_links), Candidate(THERE.peer, own("").service))
 
 
 BOTH = pytest.mark.parametrize("attacker", [worker, another_node])
@@ -118,12 +118,12 @@ class Measured:
 
 @asynccontextmanager
 async def measured() -> AsyncIterator[Measured]:
-    seen = Measured()
+    memory = Measured()
     tracemalloc.start()
     try:
-        yield seen
+        yield memory
     finally:
-        seen.peak = tracemalloc.get_traced_memory()[1]
+        memory.peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
 
 
@@ -155,11 +155,11 @@ NO_ANSWER = {
 async def test_bytes_that_are_no_answer_fail_within_bounded_memory(
     attacker: Attacker, kind: str
 ) -> None:
-    async with measured() as seen, attacker(endless(*NO_ANSWER[kind])) as asking:
+    async with measured() as memory, attacker(endless(*NO_ANSWER[kind])) as asking:
         with pytest.raises(WorkerFailed):
             await asking.ask(chat())
-    show(kind, peak_MiB=seen.peak / MIB)
-    assert seen.peak < AT_MOST
+    show(kind, peak_MiB=memory.peak / MIB)
+    assert memory.peak < AT_MOST
 
 
 WITHOUT_END = {
@@ -175,11 +175,11 @@ WITHOUT_END = {
 async def test_an_endless_answer_is_broken_off(attacker: Attacker, kind: str) -> None:
     small = LIMITS.model_copy(update={"max_answer_bytes": 5 * MIB, "total_timeout": 2})
     begin, again = WITHOUT_END[kind]
-    async with measured() as seen, attacker(endless(begin, again), small) as asking:
+    async with measured() as memory, attacker(endless(begin, again), small) as asking:
         with pytest.raises(WorkerError):
             await asking.ask(chat())
-    show(kind, peak_MiB=seen.peak / MIB)
-    assert seen.peak < AT_MOST
+    show(kind, peak_MiB=memory.peak / MIB)
+    assert memory.peak < AT_MOST
 
 
 STREAMS = {
@@ -193,13 +193,13 @@ STREAMS = {
 @pytest.mark.parametrize("kind", STREAMS)
 async def test_an_endless_event_of_a_worker_is_broken_off_or_passed_through(kind: str) -> None:
     serve = endless(STREAM + STREAMS[kind], chunk(WIDE), at_most=30 * MIB)
-    async with measured() as seen, worker(serve) as asking:
+    async with measured() as memory, worker(serve) as asking:
         passed: Counter[str] = Counter()
         with pytest.raises(WorkerError):
             await asking.count(chat(stream=True), passed)
-    show(kind, passed_on_MiB=passed["bytes"] / MIB, peak_MiB=seen.peak / MIB)
+    show(kind, passed_on_MiB=passed["bytes"] / MIB, peak_MiB=memory.peak / MIB)
     assert (passed["bytes"] > 29 * MIB) is ("passed through" in kind)
-    assert seen.peak < AT_MOST
+    assert memory.peak < AT_MOST
 
 
 SILENT = {
@@ -211,11 +211,11 @@ SILENT = {
 
 @pytest.mark.parametrize("kind", SILENT)
 async def test_a_stream_without_events_is_no_answer(kind: str) -> None:
-    async with measured() as seen, worker(endless(STREAM, SILENT[kind])) as asking:
+    async with measured() as memory, worker(endless(STREAM, SILENT[kind])) as asking:
         with pytest.raises(WorkerFailed, match="had no event"):
             await asking.ask(chat(stream=True))
-    show(kind, peak_MiB=seen.peak / MIB)
-    assert seen.peak < AT_MOST
+    show(kind, peak_MiB=memory.peak / MIB)
+    assert memory.peak < AT_MOST
 
 
 @BOTH
@@ -223,18 +223,18 @@ async def test_a_stream_without_events_is_no_answer(kind: str) -> None:
 async def test_a_reader_that_stalls_slows_the_sender_down(attacker: Attacker, model: bytes) -> None:
     serve = endless(STREAM + chunk(model), chunk(b"data: xy\n\n") * 4_000)
     async with (
-        measured() as seen,
+        measured() as memory,
         attacker(serve) as asking,
         asking.answer(chat(stream=True)) as answer,
     ):
         await asyncio.sleep(0.3)  # nothing is read, and every buffer on the way is full
-        taken = 0
+        received = 0
         async for piece in answer.rest:
-            taken += len(piece)
-            if taken > 2 * MIB:
+            received += len(piece)
+            if received > 2 * MIB:
                 break
-    show("10 GB at once", peak_MiB=seen.peak / MIB)
-    assert seen.peak < AT_MOST
+    show("10 GB at once", peak_MiB=memory.peak / MIB)
+    assert memory.peak < AT_MOST
 
 
 async def test_an_event_in_tiny_pieces_costs_time_in_proportion_to_its_length() -> None:
@@ -250,11 +250,11 @@ async def test_an_event_in_tiny_pieces_costs_time_in_proportion_to_its_length() 
 
     began = time.monotonic()
     async with worker(serve) as asking:
-        said = await asking.ask(chat(stream=True))
+        body = await asking.ask(chat(stream=True))
     seconds = time.monotonic() - began
     show("an event of 1.2 MB in chunks of a byte", seconds=seconds)
-    assert said.count(b"y") == 1_200_000
-    assert said.endswith(b"data: [DONE]\n\n")
+    assert body.count(b"y") == 1_200_000
+    assert body.endswith(b"data: [DONE]\n\n")
     assert seconds < 10
 
 
@@ -299,10 +299,10 @@ async def test_bytes_after_an_answer_become_no_later_requests_answer(
     steps: tuple[bytes, ...],
 ) -> None:
     async with worker(saying(*steps)) as asking:
-        said = [await asking.ask(chat())]
+        bodies = [await asking.ask(chat())]
         await asyncio.sleep(0.1)
-        said += [await asking.ask(chat()) for _ in range(3)]
-    assert said == [b'"good"'] * 4
+        bodies += [await asking.ask(chat()) for _ in range(3)]
+    assert bodies == [b'"good"'] * 4
 
 
 async def test_bytes_that_arrive_unread_after_an_answer_become_no_later_requests_answer() -> None:

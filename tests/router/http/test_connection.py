@@ -71,14 +71,14 @@ TELLINGS = (b"", LOAD % 7, TOLD % (8, 9))
     st.lists(st.integers(0, 200), max_size=2),
 )
 def test_an_answer_like_those_before_is_read_as_on_a_new_connection(told, changes, cuts) -> None:
-    said = AGAIN
-    for at, length, put in changes:
-        said = said[:at] + put + said[at + length :]
+    data = AGAIN
+    for offset, length, put in changes:
+        data = data[:offset] + put + data[offset + length :]
 
     async def outcome(exchange: Exchange) -> tuple[object, ...]:
         before = exchange.pool.freed
         await exchange.ask()
-        exchange.say(*(split(said, cuts) if said else ()))
+        exchange.say(*(split(data, cuts) if data else ()))
         if not exchange.wire.closed:
             exchange.connection.connection_lost(None)
         try:
@@ -149,17 +149,19 @@ async def test_heads_that_are_never_alike_are_remembered_now_and_then() -> None:
 
 async def test_load_headers_are_those_of_each_answer() -> None:
     exchange = Exchange()
-    told = [b"", TOLD % (1, 2), TOLD % (3, 4), b"", LOAD % 5, TOLD % (6, 7), b""]
-    heard = []
-    for lines in told:
+    load_lines = [b"", TOLD % (1, 2), TOLD % (3, 4), b"", LOAD % 5, TOLD % (6, 7), b""]
+    reported = []
+    for lines in load_lines:
         await exchange.ask()
         exchange.say(LIKE_BEFORE % (1, lines, 1, 0, b"x"))
         assert await exchange.whole() == (200, b"x")
         headers = (await exchange.asking).headers
         assert headers["server"] == "s"
         assert facts_of(headers).content_type == "application/octet-stream"
-        heard.append([value for name, value in headers.items() if name.startswith("x-modelvine")])
-    assert heard == [
+        reported.append(
+            [value for name, value in headers.items() if name.startswith("x-modelvine")]
+        )
+    assert reported == [
         [],
         ["in_flight=1", "fixed=2.0"],
         ["in_flight=3", "fixed=4.0"],
@@ -209,12 +211,12 @@ async def test_half_an_answer_is_broken(said: bytes) -> None:
 
 
 async def test_a_connection_is_reused_only_after_a_whole_answer_that_allows_it() -> None:
-    for said, status, _ in ANSWERS:
+    for answer, status, _ in ANSWERS:
         exchange = Exchange()
         await exchange.ask()
-        exchange.say(said)
+        exchange.say(answer)
         await exchange.whole()
-        assert exchange.pool.freed == (b"close" not in said), status
+        assert exchange.pool.freed == (b"close" not in answer), status
 
 
 async def test_a_connection_is_not_reused_after_status_500() -> None:
@@ -326,29 +328,29 @@ async def test_cancelling_a_request_cuts_the_connection() -> None:
     assert exchange.wire.closed
 
 
-async def ask(place: ConnectionPool, url: str, body: bytes = BODY) -> tuple[int, bytes]:
-    reply = await place.ask(request_head(request_start(URL(url)), {}, len(body)), body)
-    said = b""
+async def ask(pool: ConnectionPool, url: str, body: bytes = BODY) -> tuple[int, bytes]:
+    reply = await pool.ask(request_head(request_start(URL(url)), {}, len(body)), body)
+    received = b""
     while piece := await reply.read_some():
-        said += piece
-    return reply.status, said
+        received += piece
+    return reply.status, received
 
 
 def place_at(url: str, connections: int = 8) -> ConnectionPool:
-    at = URL(url)
+    address = URL(url)
     limited = QUICK.model_copy(update={"connections_per_worker": connections})
-    return ConnectionPool(tcp_dialer(at.host or "", at.port or 0), limited)
+    return ConnectionPool(tcp_dialer(address.host or "", address.port or 0), limited)
 
 
 def answering(
-    counts: list[int], said: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    counts: list[int], answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 ) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         counts.append(1)
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 await take(reader)
-                writer.write(said)
+                writer.write(answer)
         writer.close()
 
     return serve
@@ -357,9 +359,9 @@ def answering(
 async def test_connections_stay_within_the_limit_and_every_request_gets_its_turn() -> None:
     opened: list[int] = []
     async with raw(answering(opened)) as url:
-        place = place_at(url, connections=2)
-        answers = await asyncio.gather(*(ask(place, url) for _ in range(50)))
-        place.close()
+        pool = place_at(url, connections=2)
+        answers = await asyncio.gather(*(ask(pool, url) for _ in range(50)))
+        pool.close()
     assert answers == [(200, b"ok")] * 50
     assert len(opened) == 2
 
@@ -369,27 +371,27 @@ async def test_a_request_is_sent_at_the_end_of_its_turn_unless_it_was_given_up(
     given_up: bool,
 ) -> None:
     opened: list[int] = []
-    came: list[bytes] = []
+    received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opened.append(1)
         await take(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-        came.append(await reader.read(65_536))
+        received.append(await reader.read(65_536))
         writer.close()
 
     async with raw(serve) as url:
-        place = place_at(url)
-        await ask(place, url)
-        connection = place.take_idle()
+        pool = place_at(url)
+        await ask(pool, url)
+        connection = pool.take_idle()
         assert connection is not None
-        reply = connection.begin(b"HEAD", b"BODY", place.batch)
+        reply = connection.begin(b"HEAD", b"BODY", pool.batch)
         # Nothing is sent yet: cutting the connection discards the request.
         if given_up:
             reply.close()
-        await until(lambda: bool(came))
-        place.close()
-    assert came == [b"" if given_up else b"HEADBODY"]
+        await until(lambda: bool(received))
+        pool.close()
+    assert received == [b"" if given_up else b"HEADBODY"]
     assert len(opened) == 1
 
 
@@ -397,24 +399,24 @@ async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_come
     opened: list[int] = []
     async with raw(answering(opened)) as url:
         with uncollected():
-            place = place_at(url)
-            assert await asyncio.gather(*(ask(place, url) for _ in range(5))) == [(200, b"ok")] * 5
+            pool = place_at(url)
+            assert await asyncio.gather(*(ask(pool, url) for _ in range(5))) == [(200, b"ok")] * 5
             assert living(Connection) == len(opened)
-            place.close()
+            pool.close()
             await until(lambda: not living(Connection))
 
 
 async def test_requests_cancelled_in_the_queue_for_a_connection_do_not_block_the_rest() -> None:
     opened: list[int] = []
     async with raw(answering(opened)) as url:
-        place = place_at(url, connections=1)
-        asking = [asyncio.ensure_future(ask(place, url)) for _ in range(20)]
+        pool = place_at(url, connections=1)
+        asking = [asyncio.ensure_future(ask(pool, url)) for _ in range(20)]
         await asyncio.sleep(0)
-        for one in asking[1::2]:
-            one.cancel()
+        for task in asking[1::2]:
+            task.cancel()
         async with asyncio.timeout(5):
             assert await asyncio.gather(*asking[::2]) == [(200, b"ok")] * 10
-        place.close()
+        pool.close()
 
 
 async def test_a_long_body_that_is_refused_early_is_not_sent_to_its_end() -> None:
@@ -427,10 +429,10 @@ async def test_a_long_body_that_is_refused_early_is_not_sent_to_its_end() -> Non
         writer.close()
 
     async with raw(refuse) as url:
-        place = place_at(url)
-        assert (await ask(place, url, b"x" * 50_000_000)) == (413, b"no")
-        await until(lambda: place.is_unused)
-        place.close()
+        pool = place_at(url)
+        assert (await ask(pool, url, b"x" * 50_000_000)) == (413, b"no")
+        await until(lambda: pool.is_unused)
+        pool.close()
 
 
 def test_names_of_media_types_have_no_case_and_their_parameters_keep_theirs() -> None:
@@ -453,11 +455,11 @@ while True:
 
 def test_a_refusal_is_read_though_its_sender_closes_before_it_has_read_the_body() -> None:
     async def send(url: str) -> None:
-        place = place_at(url)
+        pool = place_at(url)
         for size in (300_000, 1_000_000, 3_000_000, 20_000_000) * 10:
-            assert (await ask(place, url, b"x" * size)) == (413, b"no")
-        await until(lambda: place.is_unused)
-        place.close()
+            assert (await ask(pool, url, b"x" * size)) == (413, b"no")
+        await until(lambda: pool.is_unused)
+        pool.close()
 
     worker = subprocess.Popen([sys.executable, "-c", REFUSES], stdout=subprocess.PIPE, text=True)
     try:

@@ -53,9 +53,9 @@ async def test_the_error_for_an_answer_that_breaks_http_names_the_rule(
         await take(reader)
         writer.write(head)
 
-    async with links(QUICK) as ours, raw(serve) as url:
+    async with links(QUICK) as own_links, raw(serve) as url:
         with pytest.raises(WorkerFailed, match=why):
-            await create(ours).answer(chat(), own(url)).__aenter__()
+            await create(own_links).answer(chat(), own(url)).__aenter__()
 
 
 async def test_the_rest_of_a_complete_answer_is_empty_however_often_it_is_read() -> None:
@@ -86,9 +86,9 @@ async def test_an_answer_of_unknown_length_breaks_off_at_the_limit_and_a_stream_
         writer.close()
 
     settings = QUICK.model_copy(update={"max_answer_bytes": 150_000})
-    async with links(settings) as ours, raw(serve) as url:
-        async with create(ours).answer(chat(kind=Kind.SPEECH), own(url)) as answer:
+    async with links(settings) as own_links, raw(serve) as url:
+        async with create(own_links).answer(chat(kind=Kind.SPEECH), own(url)) as answer:
             with pytest.raises(AnswerBroken, match="max_answer_bytes"):
                 await whole(answer)
-        async with create(ours).answer(chat(stream=True), own(url)) as answer:
+        async with create(own_links).answer(chat(stream=True), own(url)) as answer:
             assert len(await whole(answer)) > 300_000

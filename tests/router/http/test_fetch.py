@@ -53,18 +53,18 @@ def anywhere() -> ImageFetcher:
 async def refused(fetches: ImageFetcher, address: str) -> str:
     with pytest.raises(WorkerRejected) as error:
         await fetches.image(address, "image")
-    said = orjson.loads(error.value.body)["error"]
-    assert (said["param"], error.value.status) == ("image", 400)
-    return str(said["message"])
+    payload = orjson.loads(error.value.body)["error"]
+    assert (payload["param"], error.value.status) == ("image", 400)
+    return str(payload["message"])
 
 
 async def test_an_image_is_fetched_without_any_header_of_the_request(
     server: Server, anywhere: ImageFetcher
 ) -> None:
     assert await anywhere.image(server.url, "image") == PNG
-    [seen] = server.seen
-    assert (seen.method, seen.path_qs) == ("GET", "/a.png?b=c")
-    assert {name.lower() for name in seen.headers} == {
+    [request] = server.seen
+    assert (request.method, request.path_qs) == ("GET", "/a.png?b=c")
+    assert {name.lower() for name in request.headers} == {
         "host", "accept", "accept-encoding", "content-length",
     }  # fmt: skip
 

@@ -66,11 +66,11 @@ def test_the_operators_headers_of_a_worker_override_the_callers() -> None:
         "http://w",
         headers=(("tracestate", "c=d"), ("authorization", "Bearer ours")),
     )
-    ours = {"Content-Type": "application/json", "X-Request-Id": "r-1", **dict(worker.headers)}
-    assert headers_to(worker, request) == ours
-    assert head_to(worker, request, b"", 0) == request_head(b"", ours, 0)
-    theirs = replace(worker, headers=())
-    assert head_to(theirs, request, b"", 0) == request_head(b"", headers_to(theirs, request), 0)
+    expected = {"Content-Type": "application/json", "X-Request-Id": "r-1", **dict(worker.headers)}
+    assert headers_to(worker, request) == expected
+    assert head_to(worker, request, b"", 0) == request_head(b"", expected, 0)
+    bare = replace(worker, headers=())
+    assert head_to(bare, request, b"", 0) == request_head(b"", headers_to(bare, request), 0)
 
 
 @pytest.mark.parametrize("value", ["a\r\nEvil: 1", "a\nb", "a\rb", "a\0b"])
@@ -135,9 +135,9 @@ def named():
 
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 9_999_999))
 def test_a_seen_head_is_recognised_with_any_request_id(id_: bytes, length: int) -> None:
-    said = id_.hex().encode()
-    again = WITH_ID % (said, length)
-    assert named().match(again + b"x") == (len(again), length, said)
+    request_id = id_.hex().encode()
+    again = WITH_ID % (request_id, length)
+    assert named().match(again + b"x") == (len(again), length, request_id)
 
 
 @pytest.mark.parametrize(
@@ -175,19 +175,19 @@ TIMED = TOLD + b"\r\nx-modelvine-service-time: b=2"
 
 def test_load_headers_are_cut_out_of_a_head() -> None:
     head = HEAD % b"12"
-    at = head.index(b"\r\ncontent")
+    offset = head.index(b"\r\ncontent")
     load, service_time = ("x-modelvine-load", "a=1"), ("x-modelvine-service-time", "b=2")
     assert split_worker_lines(head) is None
-    assert split_worker_lines(head[:at] + TOLD + head[at:]) == (head, dict([load]), at)
-    assert split_worker_lines(head[:at] + TIMED + head[at:]) == (
+    assert split_worker_lines(head[:offset] + TOLD + head[offset:]) == (head, dict([load]), offset)
+    assert split_worker_lines(head[:offset] + TIMED + head[offset:]) == (
         head,
         dict([load, service_time]),
-        at,
+        offset,
     )
-    assert split_worker_lines(head[:at] + TOLD) is None
-    assert split_worker_lines(head[:at] + TIMED) is None
+    assert split_worker_lines(head[:offset] + TOLD) is None
+    assert split_worker_lines(head[:offset] + TIMED) is None
     assert not has_worker_lines(head)
-    assert has_worker_lines(head[:at] + TOLD.upper() + head[at:])
+    assert has_worker_lines(head[:offset] + TOLD.upper() + head[offset:])
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_load_headers_are_cut_out_of_a_head() -> None:
 )  # fmt: skip
 def test_load_headers_that_no_node_would_write_are_left_in_place(lines: bytes) -> None:
     head = HEAD % b"12"
-    at = head.index(b"\r\ncontent")
-    assert split_worker_lines(head[:at] + lines + head[at:]) is None
+    offset = head.index(b"\r\ncontent")
+    assert split_worker_lines(head[:offset] + lines + head[offset:]) is None
 
 
 def test_a_request_with_another_date_is_another_head() -> None:

@@ -100,22 +100,22 @@ async def test_a_worker_that_closes_only_after_a_while_keeps_its_connections(
     worker: OpenAIWorker,
 ) -> None:
     url = URL(worker.url) / "chat/completions"
-    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, rest=1e-9)
+    pool = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, rest=1e-9)
     body = b'{"model":"llama"}'
 
     async def ask() -> None:
-        reply = await place.ask(request_head(request_start(url), {}, len(body)), body)
+        reply = await pool.ask(request_head(request_start(url), {}, len(body)), body)
         await reply.read_up_to(1_000_000)
 
     await ask()
     [closed] = worker.connections
     assert isinstance(closed, asyncio.Transport)
     closed.abort()
-    await until(lambda: place.is_unused)
+    await until(lambda: pool.is_unused)
     await ask()
     await ask()
     assert len(worker.connections) == 2
-    place.close()
+    pool.close()
 
 
 @pytest.mark.parametrize(("rest", "streamed"), [(60.0, 2), (0.0, 1)])
@@ -123,10 +123,10 @@ async def test_a_connection_rests_only_after_a_stream(
     worker: OpenAIWorker, rest: float, streamed: int
 ) -> None:
     url = URL(worker.url) / "chat/completions"
-    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, rest=rest)
+    pool = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, rest=rest)
 
     async def ask(body: bytes) -> None:
-        reply = await place.ask(request_head(request_start(url), {}, len(body)), body)
+        reply = await pool.ask(request_head(request_start(url), {}, len(body)), body)
         await reply.read_up_to(1_000_000)
 
     whole, stream = b'{"model":"llama"}', b'{"model":"llama","stream":true}'
@@ -135,7 +135,7 @@ async def test_a_connection_rests_only_after_a_stream(
     assert len(worker.connections) == 1
     await ask(whole)
     assert len(worker.connections) == streamed
-    place.close()
+    pool.close()
 
 
 async def test_a_resting_connection_is_replaced_when_the_limit_is_reached(
@@ -143,13 +143,13 @@ async def test_a_resting_connection_is_replaced_when_the_limit_is_reached(
 ) -> None:
     url = URL(worker.url) / "chat/completions"
     alone = QUICK.model_copy(update={"connections_per_worker": 1})
-    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), alone, rest=60)
+    pool = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), alone, rest=60)
     body = b'{"model":"llama","stream":true}'
     for _ in range(3):
-        reply = await place.ask(request_head(request_start(url), {}, len(body)), body)
+        reply = await pool.ask(request_head(request_start(url), {}, len(body)), body)
         await reply.read_up_to(1_000_000)
     assert len(worker.connections) == 3
-    place.close()
+    pool.close()
 
 
 @contextmanager
@@ -177,11 +177,11 @@ async def test_an_idle_connection_is_kept_for_the_configured_seconds(
     worker: OpenAIWorker, idle: float, opened: int
 ) -> None:
     url = URL(worker.url)
-    place = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, idle=idle)
+    pool = ConnectionPool(tcp_dialer("127.0.0.1", url.port or 0), QUICK, idle=idle)
     for _ in range(3):
-        reply = await place.ask(request_head(request_start(url), {}, 2), b"{}")
+        reply = await pool.ask(request_head(request_start(url), {}, 2), b"{}")
         await reply.read_up_to(1_000_000)
-    place.close()
+    pool.close()
     assert len(worker.connections) == opened
     # Most model servers keep their connections that long.
     assert WORKERS_IDLE_SECONDS < 5
@@ -190,17 +190,17 @@ async def test_an_idle_connection_is_kept_for_the_configured_seconds(
 async def test_a_fresh_connection_that_dies_is_a_failure_and_nothing_is_sent_twice(
     dialect: Dialect,
 ) -> None:
-    taken: list[int] = []
+    accepted: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
-        taken.append(1)
+        accepted.append(1)
         writer.transport.abort()
 
     async with raw(serve) as url:
         with pytest.raises(WorkerFailed):
             await ask(dialect, chat(), own(url))
-    assert taken == [1]
+    assert accepted == [1]
 
 
 async def test_a_connection_to_a_worker_that_reads_nothing_is_cut_at_the_timeout() -> None:
@@ -220,9 +220,9 @@ async def test_a_connection_to_a_worker_that_reads_nothing_is_cut_at_the_timeout
 
     body = b'{"model":"llama","image":"' + b"a" * 30_000_000 + b'"}'
     hurried = QUICK.model_copy(update={"first_byte_timeout": 0.2})
-    async with links(hurried) as ours, raw(serve) as url:
+    async with links(hurried) as own_links, raw(serve) as url:
         with pytest.raises(WorkerTimeout):
-            await ask(create(ours), chat(body=body), own(url))
+            await ask(create(own_links), chat(body=body), own(url))
         given_up.set()
         await until(lambda: len(sizes) == 1)
     # Unsent bytes are dropped, not waited for.
@@ -278,19 +278,19 @@ async def test_the_resolved_address_is_checked_at_each_connection(
     guard: SsrfGuard, why: str
 ) -> None:
     opened: list[int] = []
-    async with raw(counting(opened)) as url, links(guard=guard) as ours:
-        at = own(url.replace("127.0.0.1", "localhost"))
+    async with raw(counting(opened)) as url, links(guard=guard) as own_links:
+        candidate = own(url.replace("127.0.0.1", "localhost"))
         with pytest.raises(WorkerUnreachable, match=why):
-            await ask(create(ours), chat(), at)
-        assert at.worker is not None
-        assert not await create(ours).alive(at.worker)
+            await ask(create(own_links), chat(), candidate)
+        assert candidate.worker is not None
+        assert not await create(own_links).alive(candidate.worker)
     assert opened == []
 
 
 async def test_a_host_name_is_connected_to_by_an_allowed_address() -> None:
     opened: list[int] = []
-    async with raw(counting(opened)) as url, links() as ours:
-        await ask(create(ours), chat(), own(url.replace("127.0.0.1", "localhost")))
+    async with raw(counting(opened)) as url, links() as own_links:
+        await ask(create(own_links), chat(), own(url.replace("127.0.0.1", "localhost")))
     assert opened == [1]
 
 
@@ -308,8 +308,8 @@ async def test_no_redirect_is_followed(dialect: Dialect, status: bytes) -> None:
             writer.close()
 
         async with raw(serve) as url:
-            words = rf"redirects \({status.decode()}\) .* has to be registered instead"
-            with pytest.raises(WorkerFailed, match=words):
+            message = rf"redirects \({status.decode()}\) .* has to be registered instead"
+            with pytest.raises(WorkerFailed, match=message):
                 await ask(dialect, chat(), own(url))
     assert opened == []
 
@@ -332,12 +332,12 @@ async def test_the_reason_why_a_worker_is_unreachable_names_no_address(
 async def test_a_trusted_certificate_that_does_not_hold_is_the_reason(
     tmp_path: Path, days: float, name: str, reason: str
 ) -> None:
-    shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     files = write(tmp_path, days=days)
-    shown.load_cert_chain(*files)
+    context.load_cert_chain(*files)
     trusting = ssl.create_default_context(cafile=str(files[0]))
     trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    async with raw(counting([]), shown) as url:
+    async with raw(counting([]), context) as url:
         dial = tcp_dialer("127.0.0.1", URL(url).port or 0, trusting, name=name)
         with pytest.raises(TlsFailed, match=f"its TLS certificate {reason}"):
             await ConnectionPool(dial, QUICK).open_spare()

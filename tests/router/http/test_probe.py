@@ -55,8 +55,8 @@ async def test_an_answer_is_summed_up_in_a_few_words(said: bytes, came: str) -> 
         await take(reader)
         writer.write(said)
 
-    async with raw(serve) as url, links() as ours:
-        assert (await send_probe(ours.workers, WORKER, URL(url))).summary == came
+    async with raw(serve) as url, links() as own_links:
+        assert (await send_probe(own_links.workers, WORKER, URL(url))).summary == came
 
 
 async def test_a_server_that_accepts_but_says_nothing_is_silent_and_one_that_is_not_there_is_not() -> (
@@ -65,9 +65,9 @@ async def test_a_server_that_accepts_but_says_nothing_is_silent_and_one_that_is_
     async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with raw(serve) as url, links() as ours:
-        assert (await send_probe(ours.workers, WORKER, URL(url))).silent
-        assert not (await send_probe(ours.workers, WORKER, URL("http://127.0.0.1:1"))).silent
+    async with raw(serve) as url, links() as own_links:
+        assert (await send_probe(own_links.workers, WORKER, URL(url))).silent
+        assert not (await send_probe(own_links.workers, WORKER, URL("http://127.0.0.1:1"))).silent
 
 
 async def test_an_endless_answer_is_cut_off() -> None:
@@ -78,10 +78,10 @@ async def test_an_endless_answer_is_cut_off() -> None:
             writer.write(b"x" * 65_536)
             await writer.drain()
 
-    async with raw(serve) as url, links() as ours:
-        heard = await send_probe(ours.workers, WORKER, URL(url))
-        assert len(heard.body) < 2 * MAX_HEARD_BYTES
-        assert heard.json is None
+    async with raw(serve) as url, links() as own_links:
+        answer = await send_probe(own_links.workers, WORKER, URL(url))
+        assert len(answer.body) < 2 * MAX_HEARD_BYTES
+        assert answer.json is None
 
 
 def test_a_refusal_for_lack_of_a_key_explains_how_to_give_one() -> None:

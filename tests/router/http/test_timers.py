@@ -193,11 +193,11 @@ def test_giving_up_ends_every_wait_at_once_with_given_up():
             async with deadlines.within(LONG):
                 await asyncio.sleep(1000)
 
-        waits = [asyncio.ensure_future(body()) for _ in range(3)]
+        tasks = [asyncio.ensure_future(body()) for _ in range(3)]
         await asyncio.sleep(0)
         began = loop.time()
         deadlines.end_waits()
-        outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {WaitEnded}
         assert loop.time() - began < LONG / 2
         assert not deadlines.timers.waiting()

@@ -45,14 +45,16 @@ class Words:
         return []
 
 
-async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tuple[Answer, bytes]:
-    """Have a worker send `said` and hang up; return the answer and the bytes that the caller gets."""
+async def tell(
+    *chunks: bytes, status: bytes = b"200 OK", more: bytes = b""
+) -> tuple[Answer, bytes]:
+    """Have a worker send `chunks` and hang up; return the answer and the bytes that the caller gets."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         head = b"HTTP/1.1 %b\r\ncontent-type: text/event-stream\r\nconnection: close\r\n%b\r\n"
         writer.write(head % (status, more))
-        for chunk in said:
+        for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
 
@@ -60,12 +62,12 @@ async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tu
         await check_status(exchange)
         return await begin_answer(exchange, Words(), FORM, 64)
 
-    async with raw(serve) as url, links() as ours:
+    async with raw(serve) as url, links() as own_links:
         address = URL(url)
         call = Call(
-            ours.workers.pool_for(address), request_head(request_start(address), {}, 2), b"{}"
+            own_links.workers.pool_for(address), request_head(request_start(address), {}, 2), b"{}"
         )
-        async with SentCall(call, QUICK, ours.deadlines, read) as answer:
+        async with SentCall(call, QUICK, own_links.deadlines, read) as answer:
             return answer, await whole(answer)
 
 
@@ -119,8 +121,8 @@ async def test_the_status_decides_the_outcome_of_the_attempt(
     with pytest.raises(error) as failed:
         await tell(body, status=status)
     match failed.value:
-        case WorkerRejected(status=seen, body=words):
-            assert (seen, words) == (400, body)
+        case WorkerRejected(status=seen, body=refusal):
+            assert (seen, refusal) == (400, body)
 
 
 async def test_a_503_with_retry_after_means_busy() -> None:

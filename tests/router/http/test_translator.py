@@ -19,17 +19,21 @@ from router.workers import Worker
 from tests.router.world import chat, links, own, whole
 
 
-def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
-    body = {"text": "hi", "stream": asked.stream}
-    return MappedRequest("say", (body,), unheard(asked), asked.stream, {**body, "stream": False})
+def mapped(request: TextRequest, _: Worker) -> MappedRequest:
+    body = {"text": "hi", "stream": request.stream}
+    return MappedRequest(
+        "say", (body,), unheard(request), request.stream, {**body, "stream": False}
+    )
 
 
 def part(_: TextRequest, data: bytes) -> OutputPiece:
     return OutputPiece(over=True) if data == b"." else OutputPiece(data.decode())
 
 
-def all_of_it(asked: TextRequest, number: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
-    return in_one_piece(asked, number, OutputPiece(body.decode()))
+def all_of_it(
+    request: TextRequest, number: int, body: bytes, _: Callable[[str], str]
+) -> list[Event]:
+    return in_one_piece(request, number, OutputPiece(body.decode()))
 
 
 MAPPING = ProtocolMapping(
@@ -80,8 +84,8 @@ def text_of(body: bytes) -> str:
 
 
 async def test_a_stream_is_requested_for_a_stream_and_a_whole_answer_otherwise() -> None:
-    async with capitals() as (worker, url), links() as ours:
-        dialect = Translator(ours, MAPPING)
+    async with capitals() as (worker, url), links() as own_links:
+        dialect = Translator(own_links, MAPPING)
         _, body = await ask(dialect, url, stream=False)
         assert orjson.loads(body)["choices"][0]["message"]["content"] == "HELLO"
         _, streamed = await ask(dialect, url, stream=True)
@@ -96,9 +100,9 @@ async def test_a_stream_is_requested_for_a_stream_and_a_whole_answer_otherwise()
 async def test_a_worker_that_refuses_to_stream_is_retried_without_and_then_never_asked_to(
     status: int,
 ) -> None:
-    async with capitals() as (worker, url), links() as ours:
+    async with capitals() as (worker, url), links() as own_links:
         worker.streams = status
-        dialect = Translator(ours, MAPPING)
+        dialect = Translator(own_links, MAPPING)
         for _ in range(2):
             answer, body = await ask(dialect, url, stream=True)
             assert (answer.streamed, text_of(body)) == (True, "HELLO")
@@ -106,8 +110,8 @@ async def test_a_worker_that_refuses_to_stream_is_retried_without_and_then_never
 
 
 async def test_a_refusal_by_a_worker_that_has_streamed_is_not_retried() -> None:
-    async with capitals() as (worker, url), links() as ours:
-        dialect = Translator(ours, MAPPING)
+    async with capitals() as (worker, url), links() as own_links:
+        dialect = Translator(own_links, MAPPING)
         await ask(dialect, url, stream=True)
         worker.streams = worker.whole = 422
         with pytest.raises(WorkerRejected):
@@ -117,8 +121,8 @@ async def test_a_refusal_by_a_worker_that_has_streamed_is_not_retried() -> None:
 
 
 async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
-    async with capitals() as (_, url), links() as ours:
-        dialect = Translator(ours, MAPPING)
+    async with capitals() as (_, url), links() as own_links:
+        dialect = Translator(own_links, MAPPING)
         worker, nobody = own(url).worker, own("http://127.0.0.1:1").worker
         assert worker
         assert nobody

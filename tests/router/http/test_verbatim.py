@@ -25,10 +25,10 @@ def event(data: bytes) -> None:
         raise WorkerFailed("it failed")
 
 
-def spent(asked: bytes, said: bytes, header) -> Usage:
-    if said == b"!":
+def spent(body: bytes, answer: bytes, header) -> Usage:
+    if answer == b"!":
         raise WorkerFailed("it failed")
-    return Usage(int(header("x-prompt-tokens") or len(asked)), len(said))
+    return Usage(int(header("x-prompt-tokens") or len(body)), len(answer))
 
 
 TELLS = UsageFormat(b"tokens", lambda _: None)
@@ -40,13 +40,13 @@ PASSING = PassThrough(
 )
 
 
-async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bool = True):
-    """Have a worker send `said` and hang up; return the answer and the bytes that the caller gets."""
+async def tell(*chunks: bytes, status: str = "200 OK", more: str = "", streams: bool = True):
+    """Have a worker send `chunks` and hang up; return the answer and the bytes that the caller gets."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         writer.write(f"HTTP/1.1 {status}\r\nconnection: close\r\n{more}\r\n".encode())
-        for chunk in said:
+        for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
         writer.close()
@@ -54,10 +54,10 @@ async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bo
     async def look(exchange: Exchange) -> Answer:
         return await read(exchange, PASSING, SAID, streams=streams, max_event_bytes=64)
 
-    async with raw(serve) as url, links() as ours:
-        place = ours.workers.pool_for(URL(url))
-        call = Call(place, request_head(request_start(URL(url)), {}, 0), b"")
-        async with SentCall(call, QUICK, ours.deadlines, look) as answer:
+    async with raw(serve) as url, links() as own_links:
+        pool = own_links.workers.pool_for(URL(url))
+        call = Call(pool, request_head(request_start(URL(url)), {}, 0), b"")
+        async with SentCall(call, QUICK, own_links.deadlines, look) as answer:
             return answer, await whole(answer)
 
 
@@ -74,15 +74,15 @@ JSON = "content-type: application/json\r\n"
     ],
 )
 async def test_a_stream_is_passed_on_unchanged(chunks):
-    answer, heard = await tell(*chunks, more=EVENTS)
-    assert heard == b"".join(chunks)
+    answer, body = await tell(*chunks, more=EVENTS)
+    assert body == b"".join(chunks)
     assert (answer.verbatim, answer.streamed, answer.usage_format) == (TGI, True, TELLS)
 
 
 async def test_a_whole_answer_is_passed_on_with_the_headers_of_its_protocol_only():
     more = f"{JSON}x-prompt-tokens: 5\r\nx-secret: 1\r\ncontent-length: 3\r\n"
-    answer, heard = await tell(b"abc", more=more, streams=False)
-    assert (heard, answer.length, answer.usage) == (b"abc", 3, Usage(5, 3))
+    answer, body = await tell(b"abc", more=more, streams=False)
+    assert (body, answer.length, answer.usage) == (b"abc", 3, Usage(5, 3))
     assert (answer.verbatim, answer.headers) == (TGI, {"x-prompt-tokens": "5"})
 
 

@@ -71,14 +71,14 @@ def compiled(name: str, folder: Path) -> ModuleType:
     module = importlib.import_module(f"router.openai.{name}")
     if not str(module.__file__).endswith(".py"):
         return module
-    made = folder / f"{name}.so"
+    library = folder / f"{name}.so"
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     include = f"-I{sysconfig.get_path('include')}"
     flags = ("-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
     subprocess.run(
-        [compiler, *flags, include, str(FOLDER / f"{name}.c"), "-o", str(made)], check=True
+        [compiler, *flags, include, str(FOLDER / f"{name}.c"), "-o", str(library)], check=True
     )
-    loader = importlib.machinery.ExtensionFileLoader(name, str(made))
+    loader = importlib.machinery.ExtensionFileLoader(name, str(library))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)

@@ -98,11 +98,11 @@ def test_leaving_out_fields_equals_deleting_them(
         body = json.dumps(fields, ensure_ascii=ascii_only, indent=indent).encode()
     except UnicodeEncodeError:
         return
-    left = bodies.without_fields(body, names)
+    remaining = bodies.without_fields(body, names)
     before = json.loads(body)
-    assert json.loads(left) == {k: v for k, v in before.items() if k not in names}
+    assert json.loads(remaining) == {k: v for k, v in before.items() if k not in names}
     if names.isdisjoint(before):
-        assert left == body
+        assert remaining == body
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_fields_for_nodes_are_left_out_and_every_other_byte_stays(
 def test_a_field_for_nodes_is_cut_quickly_from_a_body_of_half_a_million_values() -> None:
     body = b'{"a":[%b],"project":"p","b":1.50}' % b",".join([b'""'] * 500_000)
     before = time.process_time()
-    left = bodies.without_node_fields(body, JSON)
+    remaining = bodies.without_node_fields(body, JSON)
     assert time.process_time() - before < 1.0
-    assert left.endswith(b',"b":1.50}')
+    assert remaining.endswith(b',"b":1.50}')
 
 
 @given(
@@ -139,9 +139,9 @@ def test_a_field_for_nodes_is_cut_quickly_from_a_body_of_half_a_million_values()
     st.booleans(),
 )
 def test_a_body_is_plain_if_workers_get_it_unchanged(fields, ours, indent, escapes) -> None:
-    named = {**fields, "model": "m", "stream": False, **({ours: None} if ours else {})}
+    all_fields = {**fields, "model": "m", "stream": False, **({ours: None} if ours else {})}
     try:
-        body = json.dumps(named, ensure_ascii=False, indent=indent).encode()
+        body = json.dumps(all_fields, ensure_ascii=False, indent=indent).encode()
     except UnicodeEncodeError:
         return
     if escapes and ours:
@@ -149,10 +149,10 @@ def test_a_body_is_plain_if_workers_get_it_unchanged(fields, ours, indent, escap
             b'"%b"' % ours.encode(), b'"\\u00%02x%b"' % (ord(ours[0]), ours[1:].encode())
         )
     try:
-        asked = bodies.read(body, JSON)
+        parsed = bodies.read(body, JSON)
     except BadRequest:
         return
-    assert asked.plain == (bodies.without_node_fields(body, JSON) == body)
+    assert parsed.plain == (bodies.without_node_fields(body, JSON) == body)
 
 
 def test_a_form_is_sent_without_fields_for_nodes() -> None:
@@ -163,10 +163,10 @@ def test_a_form_is_sent_without_fields_for_nodes() -> None:
 
 
 def test_a_json_body_gives_model_stream_and_other_fields() -> None:
-    asked = bodies.read(
+    parsed = bodies.read(
         b'{"model":"P/m","stream":true,"project":"P"}', "Application/JSON; charset=utf-8"
     )
-    assert (asked.model, asked.stream, asked.fields["project"]) == ("P/m", True, "P")
+    assert (parsed.model, parsed.stream, parsed.fields["project"]) == ("P/m", True, "P")
 
 
 def test_stream_null_or_missing_means_no_stream() -> None:
@@ -210,10 +210,10 @@ def test_a_bad_json_body_is_a_bad_request(body: bytes) -> None:
 )
 def test_no_bytes_get_further_than_bad_request(body: bytes, content_type: str) -> None:
     try:
-        asked = bodies.read(body, content_type)
+        parsed = bodies.read(body, content_type)
     except BadRequest:
         return
-    assert asked.model
+    assert parsed.model
 
 
 def test_a_body_of_too_many_values_is_refused_before_it_is_parsed() -> None:
@@ -252,13 +252,13 @@ def test_every_json_parser_of_a_worker_finds_the_model_that_the_router_found(
 ) -> None:
     body = ("{" + ",".join(f'"{key}":{value}' for key, value in rows) + "}").encode()
     try:
-        asked = bodies.read(body, JSON)
+        parsed = bodies.read(body, JSON)
     except BadRequest:
         return
     pairs: list[tuple[str, object]] = []
     json.loads(body, object_pairs_hook=lambda found: pairs.__setitem__(slice(None), found))
     # Whether a parser takes the first, the last or a name that differs in case: there is only one.
-    assert [value for key, value in pairs if key.lower() == "model"] == [asked.model]
+    assert [value for key, value in pairs if key.lower() == "model"] == [parsed.model]
 
 
 def test_nesting_is_accepted_as_deep_as_it_can_be_serialized() -> None:
@@ -284,15 +284,15 @@ def test_a_body_may_list_models_and_is_rewritten_with_the_first(
     said: str, names: tuple[str, ...]
 ) -> None:
     body = b'{"x":[1.5,{"models":["not","these"]}],%b,"stream":true}' % said.encode()
-    asked = bodies.read(body, JSON)
-    assert (asked.model, asked.names, asked.stream) == (names[0], names, True)
+    parsed = bodies.read(body, JSON)
+    assert (parsed.model, parsed.names, parsed.stream) == (names[0], names, True)
     inner = b'"x":[1.5,{"models":["not","these"]}],'
     written = (
         b'{%b"model":"a","stream":true}' % inner
         if '"model":"a"' in said
         else b'{"model":"a",%b"stream":true}' % inner
     )
-    assert bodies.with_one_model(body, asked) == written
+    assert bodies.with_one_model(body, parsed) == written
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ def test_a_null_list_of_models_lists_none() -> None:
 
 
 def test_another_field_may_name_the_model_where_model_is_missing() -> None:
-    asked = bodies.read(b'{"store":"a","keys":[]}', JSON, named_by="store")
-    assert (asked.model, asked.names) == ("a", ("a",))
-    written = bodies.with_one_model(b'{"store":"a","keys":[]}', asked)
+    parsed = bodies.read(b'{"store":"a","keys":[]}', JSON, named_by="store")
+    assert (parsed.model, parsed.names) == ("a", ("a",))
+    written = bodies.with_one_model(b'{"store":"a","keys":[]}', parsed)
     assert written == b'{"model":"a","store":"a","keys":[]}'
     assert bodies.read(b'{"store":"a","model":"b"}', JSON, named_by="store").model == "b"
     assert bodies.read(b'{"store":"a","model":"b"}', JSON, named_by="store").names == ()

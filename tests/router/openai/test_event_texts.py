@@ -31,14 +31,14 @@ def test_both_forms_find_the_same(
     odd: bytes,
     signs: list[bytes],
 ) -> None:
-    few = tuple(sign for sign in signs if sign not in begin and sign not in end)
+    inner_signs = tuple(sign for sign in signs if sign not in begin and sign not in end)
     events = b"".join(begin + text + end for text in texts) + odd
-    found = event_texts(events, begin, end, few)
-    assert found == in_python("event_texts").event_texts(events, begin, end, few)
+    found = event_texts(events, begin, end, inner_signs)
+    assert found == in_python("event_texts").event_texts(events, begin, end, inner_signs)
     lines, count, size = found
     assert lines.count(b"\n") == count
     assert b"".join(begin + text + end for text in lines.split(b"\n")[:-1]) == events[:size]
-    assert not any(sign in events[:size] and b"\n" not in sign for sign in few) or count > 1
+    assert not any(sign in events[:size] and b"\n" not in sign for sign in inner_signs) or count > 1
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_both_forms_find_the_same(
 def test_texts_are_lines_up_to_the_first_unusual_event(
     event_texts: EventTexts, text: bytes, count: int
 ) -> None:
-    events = b"".join(BEGIN + one + END for one in (b"first", text, b"last"))
-    lines = b"".join(one + b"\n" for one in (b"first", text, b"last")[:count])
-    size = sum(len(BEGIN + one + END) for one in (b"first", text, b"last")[:count])
+    events = b"".join(BEGIN + word + END for word in (b"first", text, b"last"))
+    lines = b"".join(word + b"\n" for word in (b"first", text, b"last")[:count])
+    size = sum(len(BEGIN + word + END) for word in (b"first", text, b"last")[:count])
     assert event_texts(events, BEGIN, END, SIGNS) == (lines, count, size)
 
 
@@ -58,8 +58,8 @@ def test_texts_are_lines_up_to_the_first_unusual_event(
     "rest", [b"", b"\n", BEGIN, BEGIN + b"a", BEGIN + b"a" + END[:-1], END, b": ping\n\n"]
 )
 def test_half_an_event_is_left(event_texts: EventTexts, rest: bytes) -> None:
-    whole = BEGIN + b"a" + END
-    assert event_texts(whole + rest, BEGIN, END, SIGNS) == (b"a\n", 1, len(whole))
+    event = BEGIN + b"a" + END
+    assert event_texts(event + rest, BEGIN, END, SIGNS) == (b"a\n", 1, len(event))
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def test_json_is_read_as_orjson_reads_it(document, indent):
 @given(documents, st.data())
 def test_bytes_that_orjson_refuses_are_refused(document, data):
     whole = orjson.dumps(document)
-    at = data.draw(st.integers(0, len(whole)))
+    offset = data.draw(st.integers(0, len(whole)))
     other = data.draw(st.binary(max_size=2))
-    body = whole[:at] + other + whole[at + data.draw(st.integers(0, 2)) :]
+    body = whole[:offset] + other + whole[offset + data.draw(st.integers(0, 2)) :]
     try:
         expected = orjson.loads(body)
     except ValueError:
@@ -90,9 +90,9 @@ def test_the_depth_of_nesting_is_bounded():
 
 def test_every_span_of_a_requested_top_level_field_is_found():
     body = b'{"b":1, "model" : "x" ,"a":{"model":2},"model":[3],"c":4}'
-    found = parse(body, frozenset({"model"})).spans
-    assert [body[span.value : span.end] for span in found] == [b'"x"', b"[3]"]
-    assert [body[span.start : span.start + 7] for span in found] == [b'"model"'] * 2
+    spans = parse(body, frozenset({"model"})).spans
+    assert [body[span.value : span.end] for span in spans] == [b'"x"', b"[3]"]
+    assert [body[span.start : span.start + 7] for span in spans] == [b'"model"'] * 2
 
 
 @pytest.mark.parametrize("times", [0, 1, RARE - 1, RARE, RARE + 1, 3 * RARE])

@@ -26,8 +26,8 @@ def nothing_told(token: Token) -> Token:
 
 
 def test_a_chat_lists_its_tokens() -> None:
-    said = write_chat_logprobs((Token("é", -0.5), Token("a")))
-    assert said == {
+    logprobs = write_chat_logprobs((Token("é", -0.5), Token("a")))
+    assert logprobs == {
         "content": [
             {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": []},
             {"token": "a", "logprob": None, "bytes": [97], "top_logprobs": []},
@@ -76,8 +76,10 @@ def test_json_of_neither_form_gives_no_tokens(said: object) -> None:
 
 
 def test_invalid_numbers_are_read_as_missing() -> None:
-    said: Any = {"content": [{"token": "a", "logprob": "x", "id": -1}, {"token": "b", "id": True}]}
-    assert read(said) == (Token("a"), Token("b"))
+    logprobs: Any = {
+        "content": [{"token": "a", "logprob": "x", "id": -1}, {"token": "b", "id": True}]
+    }
+    assert read(logprobs) == (Token("a"), Token("b"))
     columns = {
         "tokens": ["a"],
         "token_logprobs": [None],
@@ -89,10 +91,10 @@ def test_invalid_numbers_are_read_as_missing() -> None:
 
 
 def test_top_logprobs_nested_in_top_logprobs_are_ignored() -> None:
-    said: dict[str, object] = {"token": "deep"}
+    entry: dict[str, object] = {"token": "deep"}
     for _ in range(3_000):
-        said = {"token": "a", "logprob": -1, "top_logprobs": [said]}
-    assert read({"content": [said]}) == (Token("a", -1.0, None, (Token("a", -1.0),)),)
+        entry = {"token": "a", "logprob": -1, "top_logprobs": [entry]}
+    assert read({"content": [entry]}) == (Token("a", -1.0, None, (Token("a", -1.0),)),)
 
 
 def test_the_number_of_likeliest_tokens_is_bounded() -> None:
@@ -123,30 +125,30 @@ def test_any_json_of_a_worker_is_read(said: object) -> None:
 
 
 def test_tokens_are_returned_once_all_of_their_text_is_shown() -> None:
-    shown = HeldTokens(3)
-    assert shown.feed(WORDS[:1], 4) == ()
-    assert shown.start == 3
-    assert shown.feed(WORDS[1:], 1) == WORDS[:1]
-    assert shown.start == 8
-    assert shown.feed((), 2) == WORDS[1:]
-    assert shown.flush() == ()
+    held = HeldTokens(3)
+    assert held.feed(WORDS[:1], 4) == ()
+    assert held.start == 3
+    assert held.feed(WORDS[1:], 1) == WORDS[:1]
+    assert held.start == 8
+    assert held.feed((), 2) == WORDS[1:]
+    assert held.flush() == ()
 
 
 def test_tokens_longer_than_the_shown_text_are_returned_at_the_end() -> None:
-    shown = HeldTokens()
-    assert shown.feed((Token("too long"),), 3) == ()
-    assert shown.flush() == (Token("too long"),)
+    held = HeldTokens()
+    assert held.feed((Token("too long"),), 3) == ()
+    assert held.flush() == (Token("too long"),)
 
 
 @given(st.lists(st.text(max_size=4)), st.data())
 def test_no_token_is_lost_or_returned_twice(texts: list[str], data: st.DataObject) -> None:
-    shown, told, hidden = HeldTokens(), list[Token](), 0
+    held, returned, hidden = HeldTokens(), list[Token](), 0
     tokens = [Token(text, -0.5, number) for number, text in enumerate(texts)]
     for token in tokens:
         hidden += len(token.text)
         now = data.draw(st.integers(0, hidden))
         hidden -= now
-        told += shown.feed([token], now)
-        assert len("".join(token.text for token in told)) == shown.start
-    told += shown.feed([], hidden)
-    assert told == tokens
+        returned += held.feed([token], now)
+        assert len("".join(token.text for token in returned)) == held.start
+    returned += held.feed([], hidden)
+    assert returned == tokens

@@ -143,11 +143,11 @@ def test_members_of_a_damaged_body_are_those_that_a_parser_finds(
             assert not agrees(scanner, bytes(body[:end]))
         return
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(body) - 1))
-        what = data.draw(
+        offset = data.draw(st.integers(0, len(body) - 1))
+        replacement = data.draw(
             st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"}", b",", b"0", b"\\u"])
         )
-        body[at : at + data.draw(st.integers(0, 3))] = what
+        body[offset : offset + data.draw(st.integers(0, 3))] = replacement
     agrees(scanner, bytes(body))
 
 
@@ -196,8 +196,8 @@ def test_members_of_an_inner_object_are_those_that_a_parser_finds(
     # It is in doubt together with the whole.
     alone = found_in(scanner, orjson.dumps(inner, option=form)) if inner is not None else None
     outside = found_in(scanner, orjson.dumps({**fields, "usage": None}, option=form))
-    known = outside is not None and (inner is None or alone is not None)
-    assert found == ({**(outside or {}), "usage": alone} if known else None)
+    readable = outside is not None and (inner is None or alone is not None)
+    assert found == ({**(outside or {}), "usage": alone} if readable else None)
 
 
 def test_an_inner_object_may_be_as_deep_as_any_other_value(scanner: Scanner) -> None:
@@ -213,13 +213,14 @@ def test_an_inner_object_may_be_as_deep_as_any_other_value(scanner: Scanner) -> 
 def outcome(body: bytes, few: object) -> object:
     """Return what routing needs of a body, or how it is refused."""
     try:
-        asked = bodies.read(body, "application/json", named_by="model_id", few=few)
+        parsed_body = bodies.read(body, "application/json", named_by="model_id", few=few)
     except BadRequest as refused:
         return str(refused), refused.status
     needed = {
-        name: asked.fields.get(name) for name in ("prompt_cache_key", "service_tier", "project")
+        name: parsed_body.fields.get(name)
+        for name in ("prompt_cache_key", "service_tier", "project")
     }
-    return asked.model, asked.stream, asked.names, asked.plain, needed
+    return parsed_body.model, parsed_body.stream, parsed_body.names, parsed_body.plain, needed
 
 
 VALUES = st.sampled_from(["tiny", "", True, None, 7, ["a", "b"]]) | JSON
@@ -256,9 +257,9 @@ def test_a_body_that_is_read_for_routing_alone_is_read_as_it_is_otherwise(
     assert few == outcome(body, None)
 
 
-def elements(scanner: Scanner, array: bytes, most: int) -> list[tuple[bytes, Any]] | None:
+def elements(scanner: Scanner, array: bytes, limit: int) -> list[tuple[bytes, Any]] | None:
     """Return the elements of an array, with their roles."""
-    return scanner.elements(array, scanner.wanted(ROLE, (), (), (), None), most)
+    return scanner.elements(array, scanner.wanted(ROLE, (), (), (), None), limit)
 
 
 @given(
@@ -270,7 +271,7 @@ def test_elements_are_those_that_a_parser_finds(
 ) -> None:
     found = elements(scanner, orjson.dumps(array, option=form), 5)
     if found is not None:
-        roles = [one.get("role") if isinstance(one, dict) else None for one in array]
+        roles = [element.get("role") if isinstance(element, dict) else None for element in array]
         assert found == [*zip(map(orjson.dumps, array), roles, strict=True)]
 
 
@@ -322,7 +323,7 @@ def test_elements_of_damaged_arrays_are_whole_or_none(
     damaged = (array[:at] + damage + array[at + len(damage) :]).decode(errors="ignore").encode()
     found = elements(scanner, damaged, 9)
     if found is not None:
-        assert [orjson.loads(one) for one, _ in found] == orjson.loads(damaged)
+        assert [orjson.loads(element) for element, _ in found] == orjson.loads(damaged)
 
 
 def test_other_arguments_of_elements_are_refused(scanner: Scanner) -> None:

@@ -30,10 +30,10 @@ def test_a_form_gives_its_model_and_short_fields_but_not_its_files() -> None:
         ("stream", b"true"),
         ("prompt", b"p" * 5000),
     )
-    asked = bodies.read(body, FORM)
-    assert (asked.model, asked.stream) == ("P/m", True)
-    assert set(asked.fields) == {"model", "stream"}
-    assert asked.plain
+    parsed = bodies.read(body, FORM)
+    assert (parsed.model, parsed.stream) == ("P/m", True)
+    assert set(parsed.fields) == {"model", "stream"}
+    assert parsed.plain
 
 
 @pytest.mark.parametrize("name", ["project", "Models", "models!"])
@@ -58,8 +58,8 @@ def test_splicing_a_form_changes_the_field_and_no_other_byte(
     if any(b"--XX" in content for _, content in others):
         return
     before, after = others[:place], others[place:]
-    old, wanted = (form(*before, ("model", name), *after) for name in (b"old", new.encode()))
-    assert bodies.with_model(old, FORM, new) == wanted
+    old, expected = (form(*before, ("model", name), *after) for name in (b"old", new.encode()))
+    assert bodies.with_model(old, FORM, new) == expected
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_a_long_part_is_found_whatever_bytes_stand_at_the_edges_of_its_skipped_m
         (b"y" * max(size + more, 0) + tease + b"X" * (30_000 if long else 3) + tease)
         for size, more, tease, long in files
     ]
-    given = [(f"a{at}!", content) for at, content in enumerate(contents)]
+    given = [(f"a{index}!", content) for index, content in enumerate(contents)]
     body = form(*given, ("model", b"m"))
     if body.count(b"--XX") != len(given) + 2:
         return
-    found = multipart.parts(body, FORM)
-    assert [(part.name, body[part.start : part.end]) for part in found] == [
+    found_parts = multipart.parts(body, FORM)
+    assert [(part.name, body[part.start : part.end]) for part in found_parts] == [
         *((name.rstrip("!"), content) for name, content in given),
         ("model", b"m"),
     ]
@@ -170,5 +170,5 @@ def test_the_two_ends_of_a_long_part_never_join_to_a_delimiter() -> None:
     for before in range(16 * 1024 - head - 10, 16 * 1024 - head + 1):
         for after in range(1024 - 2 - len(hidden), 1024 + 8 - len(hidden)):
             content = b"y" * before + b"\r\n--" + b"z" * 5000 + hidden + b"z" * after
-            asked = bodies.read(form(("a!", content), ("model", b"m")), FORM)
-            assert asked.model == "m"
+            parsed = bodies.read(form(("a!", content), ("model", b"m")), FORM)
+            assert parsed.model == "m"

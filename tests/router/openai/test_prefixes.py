@@ -28,24 +28,24 @@ messages = st.lists(
 LONG = "word " * BLOCK
 
 
-def talk(said: object, **more: object) -> Prefixes:
-    return read({"messages": said, **more})
+def talk(messages: object, **more: object) -> Prefixes:
+    return read({"messages": messages, **more})
 
 
 def read(fields: dict[str, object], size: int = 0) -> Prefixes:
     return prefixes_of(fields, max(size or len(orjson.dumps(fields, default=str)), MIN_BYTES))
 
 
-def user(words: str) -> dict[str, str]:
-    return {"role": "user", "content": words}
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
 
 
-def system(words: str) -> dict[str, str]:
-    return {"role": "system", "content": words}
+def system(content: str) -> dict[str, str]:
+    return {"role": "system", "content": content}
 
 
-def digests(said: Prefixes) -> list[bytes]:
-    return [prefix.digest for prefix in said.chain]
+def digests(conversation: Prefixes) -> list[bytes]:
+    return [prefix.digest for prefix in conversation.chain]
 
 
 @given(messages, messages, messages)
@@ -107,9 +107,9 @@ def test_of_many_messages_only_the_first_are_looked_at() -> None:
 
 @pytest.mark.parametrize("role", [[], {}, 7, None])
 def test_a_role_may_be_anything(role: object) -> None:
-    said = talk([{"role": role, "content": LONG}])
-    assert said.shared == 0
-    assert not said.goes_on
+    conversation = talk([{"role": role, "content": LONG}])
+    assert conversation.shared == 0
+    assert not conversation.goes_on
 
 
 def test_hashes_are_those_of_the_protocol() -> None:
@@ -123,8 +123,10 @@ def test_hashes_are_those_of_the_protocol() -> None:
 
 
 def test_the_same_words_with_other_tools_are_another_conversation() -> None:
-    said = [user("hi")]
-    assert not set(digests(talk(said))) & set(digests(talk(said, tools=[{"type": "function"}])))
+    messages = [user("hi")]
+    assert not set(digests(talk(messages))) & set(
+        digests(talk(messages, tools=[{"type": "function"}]))
+    )
 
 
 def test_system_messages_are_shared_and_count_in_the_size() -> None:
@@ -136,9 +138,9 @@ def test_system_messages_are_shared_and_count_in_the_size() -> None:
 
 
 def test_the_key_covers_messages_up_to_the_first_of_a_user() -> None:
-    said = [system(LONG), user(LONG), user("so?")]
-    assert talk(said).key == talk(said[:2]).key
-    assert talk(said).key != talk([said[0], said[2]]).key
+    messages = [system(LONG), user(LONG), user("so?")]
+    assert talk(messages).key == talk(messages[:2]).key
+    assert talk(messages).key != talk([messages[0], messages[2]]).key
 
 
 def test_the_key_covers_system_messages_if_there_are_no_others() -> None:
@@ -146,9 +148,9 @@ def test_the_key_covers_system_messages_if_there_are_no_others() -> None:
 
 
 def test_a_conversation_goes_on_once_it_has_an_answer() -> None:
-    said = [user("hi"), {"role": "assistant", "content": "hello"}, user("and?")]
-    assert talk(said).goes_on
-    assert not talk(said[:1]).goes_on
+    messages = [user("hi"), {"role": "assistant", "content": "hello"}, user("and?")]
+    assert talk(messages).goes_on
+    assert not talk(messages[:1]).goes_on
 
 
 def test_long_messages_are_equal_block_by_block() -> None:

@@ -58,8 +58,8 @@ def test_images_are_read_back(base64: bool) -> None:
         PNG,
     )
     link = "https://example.org/a.png"
-    said = {"data": [{"b64_json": "", "url": link}]}
-    assert result_parser.images_of(orjson.dumps(said)) == (link,)
+    payload = {"data": [{"b64_json": "", "url": link}]}
+    assert result_parser.images_of(orjson.dumps(payload)) == (link,)
 
 
 def test_a_transcript_is_read_back() -> None:
@@ -71,17 +71,17 @@ def test_a_transcript_is_read_back() -> None:
 
 @given(st.lists(FLOATS, min_size=1, max_size=5))
 def test_a_ranking_is_read_back(scores: list[float]) -> None:
-    asked = Rerank("q", ("x",) * len(scores), None, with_documents=True, others={})
-    ranked = [DocumentScore(at, score) for at, score in enumerate(scores)]
-    body = result_writer.write_ranking(asked, ranked, id="r", model="m", usage=SPENT)
+    request = Rerank("q", ("x",) * len(scores), None, with_documents=True, others={})
+    ranked = [DocumentScore(index, score) for index, score in enumerate(scores)]
+    body = result_writer.write_ranking(request, ranked, id="r", model="m", usage=SPENT)
     read = result_parser.ranking_of(body, len(scores))
     assert sorted(read.ranked, key=lambda one: one.index) == ranked
     assert read.usage == SPENT
 
 
 def test_the_usage_of_a_ranking_may_be_a_total() -> None:
-    said = {"results": [], "usage": {"total_tokens": 9}}
-    assert result_parser.ranking_of(orjson.dumps(said), 0).usage == Usage(9, 0)
+    payload = {"results": [], "usage": {"total_tokens": 9}}
+    assert result_parser.ranking_of(orjson.dumps(payload), 0).usage == Usage(9, 0)
     assert result_parser.ranking_of(b'{"results":[],"usage":{}}', 0).usage is None
 
 
@@ -96,17 +96,17 @@ def test_tokens_and_columns_are_read_back() -> None:
 
 @given(name=st.sampled_from(sorted(READERS)), data=st.data(), value=ANYTHING)
 def test_any_answer_is_read_or_is_a_failure(name: str, data: st.DataObject, value: Any) -> None:
-    read, said = READERS[name]
-    field = data.draw(st.sampled_from(sorted(said)))
-    deeper = isinstance(said[field], list) and data.draw(st.booleans())
-    first = said[field][0] if deeper else None
+    read, payload = READERS[name]
+    field = data.draw(st.sampled_from(sorted(payload)))
+    deeper = isinstance(payload[field], list) and data.draw(st.booleans())
+    first = payload[field][0] if deeper else None
     if isinstance(first, dict):
         inner = data.draw(st.sampled_from(sorted(first)))
         value = [first | {inner: value}]
     elif deeper:
         value = [value]
     try:
-        read(orjson.dumps(said | {field: value}))
+        read(orjson.dumps(payload | {field: value}))
     except WorkerFailed:
         return
 

@@ -35,10 +35,10 @@ def test_vectors_are_the_same_numbers_as_lists_and_as_base64(vectors: list[list[
     packed = orjson.loads(
         result_writer.write_embeddings(vectors, model="m", base64=True, usage=SPENT)
     )
-    assert [one["embedding"] for one in plain["data"]] == vectors
-    read = [b64decode(one["embedding"]) for one in packed["data"]]
-    assert [list(struct.unpack(f"<{len(one) // 4}f", one)) for one in read] == vectors
-    assert [one["index"] for one in plain["data"]] == [*range(len(vectors))]
+    assert [row["embedding"] for row in plain["data"]] == vectors
+    read = [b64decode(row["embedding"]) for row in packed["data"]]
+    assert [list(struct.unpack(f"<{len(row) // 4}f", row)) for row in read] == vectors
+    assert [row["index"] for row in plain["data"]] == [*range(len(vectors))]
     assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
 
 
@@ -76,31 +76,35 @@ def test_a_transcript_has_the_requested_format() -> None:
 
 def test_a_verbose_transcript_has_its_segments_language_and_duration() -> None:
     _, body = result_writer.write_transcript(heard("verbose_json"), "Hello there", SEGMENTS)
-    said: dict[str, Any] = orjson.loads(body)
-    first = said.pop("segments")[0]
+    payload: dict[str, Any] = orjson.loads(body)
+    first = payload.pop("segments")[0]
     assert first == {"id": 0, "start": 0, "end": 1.5, "text": " Hello", "tokens": [1, 2]}
-    assert (said["task"], said["language"]) == ("transcribe", "de")
-    assert math.isclose(said["duration"], 3662.9996)
+    assert (payload["task"], payload["language"]) == ("transcribe", "de")
+    assert math.isclose(payload["duration"], 3662.9996)
     _, body = result_writer.write_transcript(heard("verbose_json", translate=True), "", ())
-    said = orjson.loads(body)
-    assert (said["task"], said["language"], said["duration"]) == ("translate", "en", 0)
+    payload = orjson.loads(body)
+    assert (payload["task"], payload["language"], payload["duration"]) == ("translate", "en", 0)
 
 
 @given(st.lists(FLOATS, min_size=1), st.none() | st.integers(1, 9), st.booleans())
 def test_documents_are_ranked_best_first_and_cut_to_top_n(
     scores: list[float], top_n: int | None, with_documents: bool
 ) -> None:
-    asked = Rerank("q", tuple(map(str, scores)), top_n, with_documents, others={})
-    ranked = [DocumentScore(at, score) for at, score in enumerate(scores)]
-    said = orjson.loads(result_writer.write_ranking(asked, ranked, id="r", model="m", usage=SPENT))
-    results = said["results"]
-    found = [one["relevance_score"] for one in results]
+    request = Rerank("q", tuple(map(str, scores)), top_n, with_documents, others={})
+    ranked = [DocumentScore(index, score) for index, score in enumerate(scores)]
+    payload = orjson.loads(
+        result_writer.write_ranking(request, ranked, id="r", model="m", usage=SPENT)
+    )
+    results = payload["results"]
+    found = [result["relevance_score"] for result in results]
     assert found == sorted(scores, reverse=True)[: len(found)]
     assert len(found) == min(len(scores), top_n or len(scores))
-    for one in results:
-        assert scores[one["index"]] == one["relevance_score"]
-        document = one.get("document")
-        assert document == ({"text": asked.documents[one["index"]]} if with_documents else None)
+    for result in results:
+        assert scores[result["index"]] == result["relevance_score"]
+        document = result.get("document")
+        assert document == (
+            {"text": request.documents[result["index"]]} if with_documents else None
+        )
 
 
 def test_tokens_are_written_as_numbers() -> None:
@@ -109,20 +113,20 @@ def test_tokens_are_written_as_numbers() -> None:
 
 @pytest.mark.parametrize("similarities", [None, [0.5]])
 def test_a_store_answers_in_columns(similarities: list[float] | None) -> None:
-    said = orjson.loads(result_writer.write_store([[1, 2]], [b"h\xc3\xa9\xff"], similarities))
-    assert (said["keys"], said["values"]) == (
+    payload = orjson.loads(result_writer.write_store([[1, 2]], [b"h\xc3\xa9\xff"], similarities))
+    assert (payload["keys"], payload["values"]) == (
         [[1, 2]],
         ["data:application/octet-stream;base64,aMOp/w=="],
     )
-    assert said.get("similarities") == similarities
+    assert payload.get("similarities") == similarities
     assert orjson.loads(result_writer.DONE) == {}
 
 
 def test_each_token_has_its_vectors_and_each_next_token_its_logit() -> None:
-    said = orjson.loads(
+    payload = orjson.loads(
         write_guts([TokenInternals("'a'", 7, (1.0,), (2.0,), (3.0,))], [NextToken("'b'", 8, 0.5)])
     )
-    assert said == {
+    assert payload == {
         "tokens": [
             {
                 "token": "'a'",

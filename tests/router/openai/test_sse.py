@@ -32,8 +32,8 @@ def split(chunks: list[bytes], limit: int = 10_000) -> list[tuple[bytes, bytes]]
 def test_any_chunking_gives_the_same_events_and_all_the_bytes(
     stream: bytes, cuts: list[int]
 ) -> None:
-    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    chunks = [stream[a:b] for a, b in pairwise(places)]
+    bounds = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    chunks = [stream[a:b] for a, b in pairwise(bounds)]
     events = split(chunks)
     assert events == split([stream[i : i + 1] for i in range(len(stream))])
     assert b"".join(raw for raw, _ in events) == stream
@@ -95,8 +95,8 @@ def test_an_event_beyond_the_limit_is_refused_and_many_small_ones_are_not() -> N
 
 
 def opening(chunks: list[bytes]) -> bytes:
-    said = FirstDataDetector()
-    return next(filter(None, map(said.feed, chunks)), b"")
+    detector = FirstDataDetector()
+    return next(filter(None, map(detector.feed, chunks)), b"")
 
 
 @given(streams, st.lists(st.integers(0, 200), max_size=12))
@@ -105,25 +105,25 @@ def test_the_first_data_of_a_stream_is_found_in_any_chunking(
 ) -> None:
     # If a chunk ends in the middle of a line, those few bytes are not yet a result.
     whole = stream + b"\n"
-    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+    bounds = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     lines = whole.replace(b"\r", b"\n").split(b"\n")
     values = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
     expected = next((value[:8] for value in values if value), b"")
-    assert opening([whole[a:b] for a, b in pairwise(places)]) == expected
+    assert opening([whole[a:b] for a, b in pairwise(bounds)]) == expected
     assert opening([whole[i : i + 1] for i in range(len(whole))]) == expected
 
 
 def test_comments_and_blank_lines_are_no_data_however_long_they_are() -> None:
-    said = FirstDataDetector()
+    detector = FirstDataDetector()
     for chunk in (
         b": still here\n\n" * 1000,
         b"\r\n" * 1000,
         b"event: data: x\n",
         b":" + b"data: x" * 99,
     ):
-        assert said.feed(chunk) == b""
-    assert said.feed(b'data:\n\ndata: {"er') == b""
-    assert said.feed(b'ror": 1') == b'{"error"'
+        assert detector.feed(chunk) == b""
+    assert detector.feed(b'data:\n\ndata: {"er') == b""
+    assert detector.feed(b'ror": 1') == b'{"error"'
 
 
 @pytest.mark.parametrize(

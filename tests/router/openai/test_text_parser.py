@@ -79,7 +79,9 @@ def test_calls_that_all_have_the_index_0_stay_apart() -> None:
         call("d", "g", "{"),
         call("", "", "}"),
     ]
-    stream = b"".join(data(choices=[{"index": 0, "delta": {"tool_calls": [one]}}]) for one in calls)
+    stream = b"".join(
+        data(choices=[{"index": 0, "delta": {"tool_calls": [part]}}]) for part in calls
+    )
     assert heard(stream) == [
         CallPart(0, "c", "f", '{"a"'),
         CallPart(0, "c", "f", ":1"),
@@ -120,10 +122,10 @@ def test_content_may_be_a_list_of_texts_and_thoughts() -> None:
         {"type": "text", "text": "a"},
         {"type": "text", "text": "b"},
     ]
-    said = [ReasoningPiece("hmm"), Delta("ab")]
-    assert heard(data(choices=[{"index": 0, "delta": {"content": parts}}])) == said
+    events = [ReasoningPiece("hmm"), Delta("ab")]
+    assert heard(data(choices=[{"index": 0, "delta": {"content": parts}}])) == events
     body = orjson.dumps({"choices": [{"index": 0, "message": {"content": parts}}]})
-    assert text_parser.parse_answer(Kind.CHAT, body)[:2] == said
+    assert text_parser.parse_answer(Kind.CHAT, body)[:2] == events
     assert heard(data(choices=[{"index": 0, "delta": {"content": []}}])) == []
 
 
@@ -198,19 +200,19 @@ def test_any_json_is_read_or_is_a_failure(said) -> None:
 
 
 def test_text_finish_reason_and_usage_are_taken_from_the_events() -> None:
-    said = [Delta("a"), Delta("x", 1), Delta("b"), Usage(1, 1), End("length"), Usage(2, 3)]
-    assert (text_parser.text_of(said), text_parser.text_of(said, 1)) == ("ab", "x")
-    assert (text_parser.reason_of(said), text_parser.reason_of(said, 1)) == ("length", "stop")
-    assert text_parser.usage_of(said) == Usage(2, 3)
+    events = [Delta("a"), Delta("x", 1), Delta("b"), Usage(1, 1), End("length"), Usage(2, 3)]
+    assert (text_parser.text_of(events), text_parser.text_of(events, 1)) == ("ab", "x")
+    assert (text_parser.reason_of(events), text_parser.reason_of(events, 1)) == ("length", "stop")
+    assert text_parser.usage_of(events) == Usage(2, 3)
     assert text_parser.usage_of([]) is None
 
 
 @FORMS
 @pytest.mark.parametrize("end", [End("stop", 0, "\n\n"), End("length")])
 def test_the_stop_string_that_ended_a_text_is_passed_in_vllms_form(form, end):
-    said = [Delta("a"), end, Usage(1, 1)]
-    assert text_parser.parse_answer(form.kind, form.whole_answer(said)[0]) == said
-    assert heard(form.stream(said)) == said
+    events = [Delta("a"), end, Usage(1, 1)]
+    assert text_parser.parse_answer(form.kind, form.whole_answer(events)[0]) == events
+    assert heard(form.stream(events)) == events
 
 
 @pytest.mark.parametrize(

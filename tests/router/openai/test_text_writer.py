@@ -56,11 +56,11 @@ def test_a_whole_answer_is_the_sum_of_its_parts() -> None:
         Usage(1, 2),
         Usage(1, 3),
     ]
-    body, spent = COMPLETION.whole_answer(events)
+    body, usage = COMPLETION.whole_answer(events)
     answer = orjson.loads(body)
     assert [choice["text"] for choice in answer["choices"]] == ["ac", "b"]
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length", "stop"]
-    assert (spent, answer["usage"]["total_tokens"]) == (Usage(2, 5), 7)
+    assert (usage, answer["usage"]["total_tokens"]) == (Usage(2, 5), 7)
     assert answer["object"] == "text_completion"
 
 

@@ -39,14 +39,14 @@ def test_the_usage_option_is_the_only_change_to_a_body(
     fields: dict[str, object], indent: int | None
 ) -> None:
     body = json.dumps(fields, indent=indent).encode()
-    asked = add_usage_option(body)
-    wanted = fields.get("stream_options")
-    if asked is None:
+    changed = add_usage_option(body)
+    options = fields.get("stream_options")
+    if changed is None:
         return
-    given_options = wanted if isinstance(wanted, dict) else {}
+    given_options = options if isinstance(options, dict) else {}
     expected = fields | {"stream_options": given_options | {"include_usage": True}}
     if body != b"{}":
-        assert json.loads(asked) == expected
+        assert json.loads(changed) == expected
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_events_in_one_chunk_are_read_as_in_chunks_of_their_own(events: list[byt
 
 @pytest.mark.parametrize("more", [1, -(2**53)])
 def test_a_number_of_tokens_beyond_53_bits_is_no_usage(more: int) -> None:
-    most = 2**53 - 1
+    largest = 2**53 - 1
     for name in ("prompt_tokens", "completion_tokens"):
-        said = {"prompt_tokens": most, "completion_tokens": most}
-        assert read_usage({"usage": said}) == Usage(most, most)
-        assert read_usage({"usage": said | {name: most + more}}) is None
+        usage = {"prompt_tokens": largest, "completion_tokens": largest}
+        assert read_usage({"usage": usage}) == Usage(largest, largest)
+        assert read_usage({"usage": usage | {name: largest + more}}) is None
 
 
 def test_a_caller_that_asked_for_usage_gets_every_byte() -> None:

@@ -116,11 +116,11 @@ def test_a_node_that_finds_itself_in_the_list_refuses_the_request(said: str) -> 
 
 
 def test_the_number_of_nodes_that_a_request_passes_is_limited() -> None:
-    said = ""
+    via = ""
     for number in range(MOST_NODES):
-        said = extended_via(said, PeerId(f"n{number}"))
+        via = extended_via(via, PeerId(f"n{number}"))
     with pytest.raises(Looped, match=f"passed {MOST_NODES} nodes"):
-        extended_via(said, OWN)
+        extended_via(via, OWN)
 
 
 @pytest.mark.parametrize("said", [",", "a,,b", "a b", "a;b", "ü", " ", "x" * 65, "a," * 1_000])
@@ -132,9 +132,9 @@ def test_an_invalid_list_of_nodes_is_a_bad_request(said: str) -> None:
 @given(st.text())
 def test_the_outgoing_list_of_nodes_is_short_and_valid_for_any_incoming_one(said: str) -> None:
     try:
-        left = extended_via(said, OWN)
+        outgoing = extended_via(said, OWN)
     except (Looped, BadRequest):
         return
-    assert left.isascii()
-    assert len(left) <= MOST_NODES * 66
-    assert extended_via(left, PeerId("next")) if left.count(",") < MOST_NODES - 1 else True
+    assert outgoing.isascii()
+    assert len(outgoing) <= MOST_NODES * 66
+    assert extended_via(outgoing, PeerId("next")) if outgoing.count(",") < MOST_NODES - 1 else True

@@ -60,8 +60,8 @@ class Pair:
         while self.asking.wants_to_send or self.asked.wants_to_send:
             for source, sink in ((self.asking, self.asked), (self.asked, self.asking)):
                 sent = source.data_to_send(ALL)
-                for at in range(0, len(sent), max(1, min(piece, len(sent)))):
-                    self.take(sink, sent[at : at + piece], reads)
+                for start in range(0, len(sent), max(1, min(piece, len(sent)))):
+                    self.take(sink, sent[start : start + piece], reads)
 
     def take(self, sink: Mux, sent: bytes, reads: Callable[[int], bool]) -> None:
         for event in sink.receive(sent, self.now):
@@ -112,7 +112,7 @@ def test_every_stream_delivers_its_bytes_in_order_however_they_are_split(
 def test_more_bytes_than_a_window_arrive_if_they_are_read(sizes: list[int], piece: int) -> None:
     pair = Pair()
     stream = pair.asking.open()
-    whole = b"".join(bytes([at % 251]) * size for at, size in enumerate(sizes))
+    whole = b"".join(bytes([index % 251]) * size for index, size in enumerate(sizes))
     pair.asking.send(stream, whole)
     pair.carry(piece=piece)
     assert pair.brought[True, stream] == whole
@@ -136,7 +136,7 @@ def test_streams_take_turns_frame_by_frame() -> None:
         mux.send(stream, bytes(WINDOW))
     mux.send(3, b"last")
     sent = mux.data_to_send(2 * FRAME_BYTES)
-    assert {struct.unpack_from("!I", sent, at)[0] for at in (4, 16 + FRAME_BYTES)} == {1, 3}
+    assert {struct.unpack_from("!I", sent, offset)[0] for offset in (4, 16 + FRAME_BYTES)} == {1, 3}
     assert len(sent) < 3 * FRAME_BYTES
 
 
@@ -180,8 +180,8 @@ class TestWindows:
         streams = [pair.asking.open() for _ in range(2 * EXTRA_BYTES // MAX_WINDOW)]
         for stream in streams:
             self.read(pair, stream, 8 * MAX_WINDOW, 0.0)
-        held = sum(self.ahead(pair, stream) for stream in streams)
-        assert held <= EXTRA_BYTES + len(streams) * WINDOW
+        bytes_ahead = sum(self.ahead(pair, stream) for stream in streams)
+        assert bytes_ahead <= EXTRA_BYTES + len(streams) * WINDOW
         for stream in streams:
             pair.asked.reset(stream)
         pair.carry()
@@ -366,7 +366,7 @@ def test_the_same_bytes_give_the_same_events_in_any_pieces(
     cut = draw.draw(st.integers(0, len(whole)))
 
     def told(*pieces: bytes) -> tuple[list[tuple[object, ...]], str]:
-        mux, said, why = Mux(is_client=False), [], ""
+        mux, events, reason = Mux(is_client=False), [], ""
         bytes_of: dict[int, bytes] = {}
         try:
             for piece in pieces:
@@ -374,10 +374,10 @@ def test_the_same_bytes_give_the_same_events_in_any_pieces(
                     if isinstance(event, Received):
                         bytes_of[event.stream] = bytes_of.get(event.stream, b"") + event.data
                     else:
-                        said.append((type(event), *event))
+                        events.append((type(event), *event))
         except ProtocolViolation as error:
             # Events of the same piece before the violation are not returned.
             return [], str(error)
-        return [*said, *sorted(bytes_of.items())], why
+        return [*events, *sorted(bytes_of.items())], reason
 
     assert told(whole) == told(whole[:cut], whole[cut:])

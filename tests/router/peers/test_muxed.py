@@ -146,17 +146,17 @@ async def test_all_frames_of_one_turn_are_sent_in_one_write(
 async def test_a_full_transport_pauses_streams_and_their_writers(
     asking: MuxedConnection, wire: Wire
 ) -> None:
-    (one,) = streams(asking, 1)
+    (stream,) = streams(asking, 1)
     asking.pause_writing()
-    one.transport.write(bytes(WINDOW + 1))
+    stream.transport.write(bytes(WINDOW + 1))
     await turn()
     assert wire.writes == []
-    assert one.told == ["full"]
+    assert stream.told == ["full"]
     asking.resume_writing()
     await turn()
     asking.data_received(frame(FrameType.WINDOW, Flag.ACK, 1, WINDOW))
     await turn()
-    assert one.told == ["full", "room"]
+    assert stream.told == ["full", "room"]
     assert max(map(len, wire.writes)) <= TURN_BYTES
 
 
@@ -187,37 +187,37 @@ async def test_the_loop_has_a_turn_before_more_than_one_full_read_is_taken_in(
 
 
 async def test_the_end_of_a_stream_comes_after_all_its_bytes(asking: MuxedConnection) -> None:
-    (one,) = streams(asking, 1)
-    one.transport.pause_reading()
+    (stream,) = streams(asking, 1)
+    stream.transport.pause_reading()
     asking.data_received(data(1, b"last words", Flag.FIN))
-    assert one.told == []
-    one.transport.resume_reading()
+    assert stream.told == []
+    stream.transport.resume_reading()
     await turn()
-    assert one.told == [b"last words", "end"]
+    assert stream.told == [b"last words", "end"]
 
 
 async def test_a_closed_stream_ends_when_all_its_bytes_are_sent(
     asking: MuxedConnection, wire: Wire
 ) -> None:
-    (one,) = streams(asking, 1)
-    one.transport.write(bytes(WINDOW + 5))
-    one.transport.close()
+    (stream,) = streams(asking, 1)
+    stream.transport.write(bytes(WINDOW + 5))
+    stream.transport.close()
     await turn()
-    assert one.told == ["full", "room"]
+    assert stream.told == ["full", "room"]
     asking.data_received(frame(FrameType.WINDOW, Flag.ACK, 1, WINDOW))
     await turn()
     await turn()
-    assert one.told[-1] is None
+    assert stream.told[-1] is None
     assert wire.writes[-1] == data(1, bytes(5), Flag.FIN)
 
 
 async def test_an_aborted_stream_gets_no_more_bytes(asking: MuxedConnection, wire: Wire) -> None:
-    (one,) = streams(asking, 1)
+    (stream,) = streams(asking, 1)
     await turn()
-    one.transport.abort()
+    stream.transport.abort()
     asking.data_received(data(1, b"late"))
     await turn()
-    assert one.told == [None]
+    assert stream.told == [None]
     assert wire.writes[-1] == frame(FrameType.WINDOW, Flag.RST, 1)
 
 
@@ -227,10 +227,10 @@ async def test_an_aborted_stream_gets_no_more_bytes(asking: MuxedConnection, wir
 async def test_a_refused_stream_and_a_cut_one_raise_different_errors(
     asking: MuxedConnection, flags: int, error: type[Exception]
 ) -> None:
-    (one,) = streams(asking, 1)
+    (stream,) = streams(asking, 1)
     asking.data_received(frame(FrameType.WINDOW, Flag.RST | flags, 1))
     await turn()
-    assert one.told == [error]
+    assert stream.told == [error]
 
 
 async def test_the_end_of_the_connection_ends_all_its_streams(
@@ -285,11 +285,11 @@ async def test_a_silent_peer_is_not_pinged_while_the_connection_closes(
 async def test_a_peer_that_answers_pings_is_kept_and_an_idle_connection_is_closed(
     asking: MuxedConnection, wire: Wire
 ) -> None:
-    (one,) = streams(asking, 1)
+    (stream,) = streams(asking, 1)
     for _ in range(3 * SILENT_CHECKS):
         asking._check_connection()
         asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
-    one.transport.abort()
+    stream.transport.abort()
     for _ in range(IDLE_CHECKS):
         asking._check_connection()
         asking.data_received(frame(FrameType.PING, Flag.ACK, 0))

@@ -39,12 +39,12 @@ class Listener:
 async def served() -> AsyncIterator[tuple[MemoryPipe, Listener, "asyncio.Task[None]"]]:
     listener = Listener()
     server = await asyncio.start_server(listener.take, "127.0.0.1", 0)
-    ours, theirs = pipe_between(HERE, THERE)
+    own_end, other_end = pipe_between(HERE, THERE)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(serve_pipe(theirs, port=server.sockets[0].getsockname()[1]))
+        task = group.create_task(serve_pipe(other_end, port=server.sockets[0].getsockname()[1]))
         await asyncio.wait_for(listener.arrived.wait(), 2)
-        yield ours, listener, task
-        await ours.reset()
+        yield own_end, listener, task
+        await own_end.reset()
         listener.writer.transport.abort()
         await asyncio.wait({task}, timeout=2)
         task.cancel()
@@ -103,9 +103,9 @@ async def test_a_slow_reader_slows_the_writer_down_and_memory_is_bounded() -> No
 
 
 async def test_a_node_without_a_listener_refuses_the_pipe() -> None:
-    _, theirs = pipe_between(HERE, THERE)
+    _, other_end = pipe_between(HERE, THERE)
     with pytest.raises(OSError, match="Connect"):
-        await serve_pipe(theirs, port=1)
+        await serve_pipe(other_end, port=1)
 
 
 async def test_a_pipe_that_was_cut_before_it_is_served_ends() -> None:
@@ -135,20 +135,20 @@ class TestADialThatIsGivenUp:
 
     async def given_up(self, turns: int) -> bool:
         """Cancel a dial after so many turns of the event loop; return whether it was still in progress."""
-        listener, crew = Listener(), BackgroundTasks()
+        listener, tasks = Listener(), BackgroundTasks()
         context = server_context(SERVING)
         server = await asyncio.start_server(listener.take, "127.0.0.1", 0, ssl=context)
-        ours, theirs = pipe_between(HERE, THERE)
+        own_end, other_end = pipe_between(HERE, THERE)
 
         class Opened(NoMesh):
             async def open_pipe(self, _: PeerId) -> Pipe:
-                return ours
+                return own_end
 
         client = client_context(ASKING, certificate_of(SERVING))
-        dial = pipe_dialer(Opened(), THERE, context=client, tasks=crew)
-        place = ConnectionPool(dial, QUICK)
-        serving = crew.spawn(serve_pipe(theirs, port=server.sockets[0].getsockname()[1]))
-        dialling = crew.spawn(dial(lambda: Connection(place)))
+        dial = pipe_dialer(Opened(), THERE, context=client, tasks=tasks)
+        pool = ConnectionPool(dial, QUICK)
+        serving = tasks.spawn(serve_pipe(other_end, port=server.sockets[0].getsockname()[1]))
+        dialling = tasks.spawn(dial(lambda: Connection(pool)))
         for _ in range(turns):
             await asyncio.sleep(0)
         early = dialling.cancel()
@@ -157,15 +157,15 @@ class TestADialThatIsGivenUp:
             dialling.result().abort()
         await until(serving.done, within=2)
         server.close()
-        await crew.cancel_all()
+        await tasks.cancel_all()
         return early
 
     def test_leaves_no_socket_and_no_pipe_whenever_it_is_cancelled(self) -> None:
         turns = 2
-        with catch_warnings(record=True, action="always") as left:
+        with catch_warnings(record=True, action="always") as leaked:
             # A loop for each run: resources that its timers still hold show when it is closed.
             while asyncio.run(self.given_up(turns)):
                 turns += 1
             gc.collect()
         assert turns > 8
-        assert [str(warning.message) for warning in left] == []
+        assert [str(warning.message) for warning in leaked] == []

@@ -24,10 +24,15 @@ ASKED: Mapping[str, object] = {
 
 
 def test_a_question_is_read_with_positions_as_sizes() -> None:
-    asked = parse_question(ASKED)
-    assert (asked.kind, asked.project, asked.model, asked.cid) == (Kind.CHAT, "p", "m", "")
-    assert [(p.digest, p.size) for p in asked.prefixes.chain] == [
-        (prefix.digest, place) for place, prefix in enumerate(SAID.chain, 1)
+    question = parse_question(ASKED)
+    assert (question.kind, question.project, question.model, question.cid) == (
+        Kind.CHAT,
+        "p",
+        "m",
+        "",
+    )
+    assert [(p.digest, p.size) for p in question.prefixes.chain] == [
+        (prefix.digest, position) for position, prefix in enumerate(SAID.chain, 1)
     ]
 
 
@@ -50,8 +55,8 @@ def test_an_invalid_question_is_refused(wrong: Mapping[str, object]) -> None:
 
 def test_an_answer_is_read_as_it_was_written() -> None:
     time = ServiceTime(fixed=1.5, kilobyte=0.25, holds=60.0, error=0.5, answers=9)
-    told = ReplicaAnswer(Read(2, 1.25), Load(3, slots=4), time)
-    body = orjson.dumps(encode_answer(told))
+    answer = ReplicaAnswer(Read(2, 1.25), Load(3, slots=4), time)
+    body = orjson.dumps(encode_answer(answer))
     assert parse_answer(body, SAID) == ReplicaAnswer(Read(20, 1.25), Load(3, slots=4), time)
     assert parse_answer(orjson.dumps(encode_answer(ReplicaAnswer())), SAID) == ReplicaAnswer()
 

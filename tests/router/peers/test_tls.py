@@ -231,15 +231,15 @@ def test_an_invalid_node_certificate_is_refused_everywhere(der: bytes) -> None:
 def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
     """Return both ends of a new connection, after the first byte from the server."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    theirs = server.wrap_bio(to_server, to_client, server_side=True)
-    ours = client.wrap_bio(to_client, to_server)
+    server_end = server.wrap_bio(to_server, to_client, server_side=True)
+    client_end = client.wrap_bio(to_client, to_server)
     for _ in range(3):
-        for end in (ours, theirs):
+        for end in (client_end, server_end):
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
-    theirs.write(b"x")
-    assert ours.read() == b"x"
-    return theirs, ours
+    server_end.write(b"x")
+    assert client_end.read() == b"x"
+    return server_end, client_end
 
 
 def serving(identity: Identity, *callers: Identity) -> ssl.SSLContext:
@@ -259,9 +259,9 @@ def test_later_connections_resume_the_session_with_the_same_peer_ids() -> None:
     server, client = serving(ADA, BOB), client_context(BOB, certificate_of(ADA))
     resumed = []
     for _ in range(4):
-        theirs, ours = shaken(server, client)
-        assert (shown(theirs), shown(ours)) == (BOB.peer, ADA.peer)
-        resumed.append(ours.session_reused)
+        server_end, client_end = shaken(server, client)
+        assert (shown(server_end), shown(client_end)) == (BOB.peer, ADA.peer)
+        resumed.append(client_end.session_reused)
     assert resumed == [False, True, True, True]
 
 

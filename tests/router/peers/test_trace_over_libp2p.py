@@ -58,7 +58,7 @@ async def test_id_and_trace_are_the_same_at_the_other_end_of_a_pipe() -> None:
         finally:
             await links.close()
             await mesh.stop()
-        (seen,) = node.received
-        assert seen["x-request-id"] == "over-a-pipe-1"
-        assert {name: seen[name] for name in TRACE} == TRACE
+        (headers,) = node.received
+        assert headers["x-request-id"] == "over-a-pipe-1"
+        assert {name: headers[name] for name in TRACE} == TRACE
         assert worker.received[-1].headers["x-request-id"] == "over-a-pipe-1"

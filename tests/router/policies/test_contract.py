@@ -101,8 +101,8 @@ def test_computing_an_order_does_not_change_the_next_one(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     policy = policies.load(name)
-    asked = [order_candidates(policy, request, found, Random(seed).random) for _ in range(2)]
-    assert [*asked[0]] == [*asked[1]]
+    orders = [order_candidates(policy, request, found, Random(seed).random) for _ in range(2)]
+    assert [*orders[0]] == [*orders[1]]
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
@@ -121,10 +121,10 @@ def test_candidates_that_miss_the_latency_aim_come_after_those_that_meet_it(name
         service = Service("p", "m")
         return Candidate(PeerId(node), service, time=ServiceTime(fixed=seconds))
 
-    found = [at("slow", 9.0), at("quick", 0.1), at("slower", 12.0)]
-    asked = replace(chat(), aim=1.0)
+    candidates = [at("slow", 9.0), at("quick", 0.1), at("slower", 12.0)]
+    request = replace(chat(), aim=1.0)
     for seed in range(20):
-        ordered = order_candidates(policies.load(name), asked, found, Random(seed).random)
+        ordered = order_candidates(policies.load(name), request, candidates, Random(seed).random)
         assert ordered[0].node == "quick"
         assert len(ordered) == 3
 
@@ -136,9 +136,9 @@ def test_a_background_session_goes_to_a_candidate_with_a_free_slot(name: str) ->
         time, service = ServiceTime(fixed=seconds), Service("p", "m")
         return Candidate(PeerId(node), service, in_flight=in_flight, report=report, time=time)
 
-    found = [at("full", 2, 0.1), at("free", 1, 9.0), at("fuller", 3, 0.1)]
-    asked = replace(chat(), background=True, session="s")
+    candidates = [at("full", 2, 0.1), at("free", 1, 9.0), at("fuller", 3, 0.1)]
+    request = replace(chat(), background=True, session="s")
     for seed in range(20):
-        ordered = order_candidates(policies.load(name), asked, found, Random(seed).random)
+        ordered = order_candidates(policies.load(name), request, candidates, Random(seed).random)
         assert ordered[0].node == "free"
         assert len(ordered) == 3

@@ -18,8 +18,8 @@ from router.state.service_time import NOTHING_BEFORE, ReadPrefix, ServiceTime
 from tests.router.world import chat
 
 
-def order(found: Sequence[Candidate], random: RandomSource) -> Sequence[Candidate]:
-    return FewChoices().order(chat(), found, random)
+def order(candidates: Sequence[Candidate], random: RandomSource) -> Sequence[Candidate]:
+    return FewChoices().order(chat(), candidates, random)
 
 
 def at(node: str, in_flight: int = 0) -> Candidate:
@@ -31,8 +31,8 @@ def test_the_less_loaded_of_the_drawn_candidates_is_first() -> None:
         assert order([at("busy", 5), at("idle", 1)], Random(seed).random)[0] == at("idle", 1)
 
 
-def first_of(*found: Candidate) -> set[PeerId]:
-    return {order(found, Random(seed).random)[0].node for seed in range(40)}
+def first_of(*candidates: Candidate) -> set[PeerId]:
+    return {order(candidates, Random(seed).random)[0].node for seed in range(40)}
 
 
 def reported(node: str, in_flight: int, *, ours: int = 0, age: float = 0.0) -> Candidate:
@@ -60,14 +60,14 @@ def test_a_candidate_without_a_report_counts_as_idle() -> None:
 
 
 def test_the_most_loaded_of_many_is_never_first() -> None:
-    found = [at("busy", 9), *(at(f"n{number}") for number in range(5))]
-    assert all(order(found, Random(seed).random)[0] != found[0] for seed in range(200))
+    candidates = [at("busy", 9), *(at(f"n{number}") for number in range(5))]
+    assert all(order(candidates, Random(seed).random)[0] != candidates[0] for seed in range(200))
 
 
 def test_equally_loaded_candidates_share_the_load() -> None:
-    found = [at(f"n{number}") for number in range(4)]
+    candidates = [at(f"n{number}") for number in range(4)]
     draw = Random(1).random
-    firsts = Counter(order(found, draw)[0].node for _ in range(4000))
+    firsts = Counter(order(candidates, draw)[0].node for _ in range(4000))
     assert len(firsts) == 4
     assert max(firsts.values()) < 1.2 * min(firsts.values())
 
@@ -80,19 +80,19 @@ def test_load_is_relative_to_slots_if_all_slots_are_known() -> None:
 
 
 def test_every_one_of_hundreds_of_candidates_is_in_the_order_once() -> None:
-    found = [at(f"n{number}") for number in range(400)]
-    ordered = order(found, Random(1).random)
-    assert ordered != found
-    assert sorted(c.node for c in ordered) == sorted(c.node for c in found)
+    candidates = [at(f"n{number}") for number in range(400)]
+    ordered = order(candidates, Random(1).random)
+    assert ordered != candidates
+    assert sorted(c.node for c in ordered) == sorted(c.node for c in candidates)
 
 
 def test_the_next_candidate_is_the_best_of_those_left_and_one_newly_drawn() -> None:
-    found = [at(f"n{number}", number) for number in range(6)]
+    candidates = [at(f"n{number}", number) for number in range(6)]
     for seed in range(100):
-        places = [c.in_flight for c in order(found, Random(seed).random)]
+        loads = [c.in_flight for c in order(candidates, Random(seed).random)]
         # The best of three; each that follows was one of the three, or was drawn next.
-        assert places[0] <= 3
-        assert sum(place < places[1] for place in places[2:]) <= 2
+        assert loads[0] <= 3
+        assert sum(load < loads[1] for load in loads[2:]) <= 2
 
 
 def timed(node: str, seconds: float, *, slots: int = 4, in_flight: int = 0) -> Candidate:
@@ -106,19 +106,19 @@ def test_the_candidate_that_finishes_soonest_is_first_even_if_a_slow_one_is_idle
 
 
 def test_machines_are_drawn_in_proportion_to_their_capacity() -> None:
-    found = [timed("quick", 0.1), *(timed(f"n{number}", 1.6) for number in range(8))]
+    candidates = [timed("quick", 0.1), *(timed(f"n{number}", 1.6) for number in range(8))]
     draw = Random(1).random
-    firsts = Counter(order(found, draw)[0].node for _ in range(1_000))
+    firsts = Counter(order(candidates, draw)[0].node for _ in range(1_000))
     assert firsts[PeerId("quick")] > 900
 
 
 def talk(number: int, *, turns: int = 1) -> Request:
-    said = [
+    messages = [
         {"role": "assistant" if n % 2 else "user", "content": f"{number} {n}".ljust(10_000)}
         for n in range(2 * turns - 1)
     ]
-    body = orjson.dumps({"messages": said})
-    return replace(chat(body=body), prefixes=prefixes_of({"messages": said}, len(body)))
+    body = orjson.dumps({"messages": messages})
+    return replace(chat(body=body), prefixes=prefixes_of({"messages": messages}, len(body)))
 
 
 READER = ServiceTime(fixed=0.5, kilobyte=0.1)
@@ -129,11 +129,11 @@ def reader(number: int, *, in_flight: int = 0, before: ReadPrefix = NOTHING_BEFO
 
 
 def test_a_conversation_begins_at_the_candidate_of_its_key_and_conversations_spread() -> None:
-    found, draw, policy = [reader(n) for n in range(8)], Random(1).random, FewChoices()
+    candidates, draw, policy = [reader(n) for n in range(8)], Random(1).random, FewChoices()
     firsts: Counter[PeerId] = Counter()
     for number in range(100):
-        asked = talk(number)
-        chosen = Counter(policy.order(asked, found, draw)[0].node for _ in range(10))
+        request = talk(number)
+        chosen = Counter(policy.order(request, candidates, draw)[0].node for _ in range(10))
         assert len(chosen) == 1
         firsts += chosen
     assert len(firsts) == 8
@@ -141,17 +141,19 @@ def test_a_conversation_begins_at_the_candidate_of_its_key_and_conversations_spr
 
 def test_a_conversation_goes_on_where_it_is_cached_unless_that_takes_longer() -> None:
     warm = reader(0, before=ReadPrefix(20.0, 1.0))
-    found, policy = [warm, *(reader(n) for n in range(1, 8))], FewChoices()
-    asked = talk(1, turns=2)
-    assert {policy.order(asked, found, Random(seed).random)[0] for seed in range(20)} == {warm}
-    assert "20.0 of this conversation's 30.1 KB 1 s ago" in policy.why(asked, warm, found)
-    assert policy.figures(asked, warm, found)["read_kilobytes"] == 20.0
-    crowded = [reader(0, in_flight=40, before=ReadPrefix(20.0, 1.0)), *found[1:]]
-    assert policy.order(asked, crowded, Random(1).random)[0] != crowded[0]
+    candidates, policy = [warm, *(reader(n) for n in range(1, 8))], FewChoices()
+    request = talk(1, turns=2)
+    assert {policy.order(request, candidates, Random(seed).random)[0] for seed in range(20)} == {
+        warm
+    }
+    assert "20.0 of this conversation's 30.1 KB 1 s ago" in policy.why(request, warm, candidates)
+    assert policy.figures(request, warm, candidates)["read_kilobytes"] == 20.0
+    crowded = [reader(0, in_flight=40, before=ReadPrefix(20.0, 1.0)), *candidates[1:]]
+    assert policy.order(request, crowded, Random(1).random)[0] != crowded[0]
 
 
 def test_a_conversation_is_placed_like_any_request_if_prefill_takes_no_time() -> None:
-    found = [timed(f"n{number}", 0.5) for number in range(8)]
+    candidates = [timed(f"n{number}", 0.5) for number in range(8)]
     draw, policy = Random(1).random, FewChoices()
-    assert len({policy.order(talk(1), found, draw)[0].node for _ in range(200)}) == 8
-    assert policy.figures(chat(), found[0], found) == {}
+    assert len({policy.order(talk(1), candidates, draw)[0].node for _ in range(200)}) == 8
+    assert policy.figures(chat(), candidates[0], candidates) == {}

@@ -48,31 +48,31 @@ def test_a_machine_with_more_slots_gets_more_whatever_its_load() -> None:
 
 
 def test_machines_are_drawn_alike_if_the_slots_of_one_are_unknown() -> None:
-    found = [with_slots(MACHINES[0], 9), MACHINES[1]]
-    firsts = Counter(Weighted().order(chat(), found, CHANCE)[0].node for _ in range(1000))
+    candidates = [with_slots(MACHINES[0], 9), MACHINES[1]]
+    firsts = Counter(Weighted().order(chat(), candidates, CHANCE)[0].node for _ in range(1000))
     assert 400 < firsts[MACHINES[1].node] < 600
 
 
 def test_a_session_leaves_a_machine_with_far_more_than_its_share_of_load() -> None:
-    asked = replace(chat(), session="s")
-    home = Session().order(asked, MACHINES, CHANCE)[0]
-    found = [replace(m, in_flight=30) if m == home else m for m in MACHINES]
-    assert Session().order(asked, found, CHANCE)[0].node != home.node
+    request = replace(chat(), session="s")
+    home = Session().order(request, MACHINES, CHANCE)[0]
+    candidates = [replace(m, in_flight=30) if m == home else m for m in MACHINES]
+    assert Session().order(request, candidates, CHANCE)[0].node != home.node
 
 
 def test_a_session_stays_with_one_machine_and_sessions_spread() -> None:
-    asked = [replace(chat(), session=str(number)) for number in range(200)]
-    firsts = [Session().order(one, MACHINES, CHANCE)[0] for one in asked]
-    again = [Session().order(one, MACHINES[::-1], CHANCE)[0] for one in asked]
+    requests = [replace(chat(), session=str(number)) for number in range(200)]
+    firsts = [Session().order(request, MACHINES, CHANCE)[0] for request in requests]
+    again = [Session().order(request, MACHINES[::-1], CHANCE)[0] for request in requests]
     assert firsts == again
     assert min(Counter(first.node for first in firsts).values()) > 25
 
 
 def test_only_the_sessions_of_a_machine_that_leaves_move() -> None:
     for number in range(100):
-        asked = replace(chat(), session=str(number))
-        before = Session().order(asked, MACHINES, CHANCE)[0]
-        after = Session().order(asked, MACHINES[1:], CHANCE)[0]
+        request = replace(chat(), session=str(number))
+        before = Session().order(request, MACHINES, CHANCE)[0]
+        after = Session().order(request, MACHINES[1:], CHANCE)[0]
         assert before in (after, MACHINES[0])
 
 

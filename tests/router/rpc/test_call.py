@@ -39,9 +39,9 @@ class Parrot:
         self.waiting = 0
         self.left = 0
 
-    async def predict(self, asked: Any, context: Any) -> Any:
+    async def predict(self, request: Any, context: Any) -> Any:
         self.metadata = dict(context.invocation_metadata())
-        match asked.Prompt.split(" "):
+        match request.Prompt.split(" "):
             case ["fail", code]:
                 context.set_trailing_metadata(((PUSHBACK, "7000"),))
                 await context.abort(grpc.StatusCode[code], "why not")
@@ -51,17 +51,17 @@ class Parrot:
                 await self._forever()
             case ["large"]:
                 return PREDICT.reply_class(message=b"x" * 5_000_000)
-        return PREDICT.reply_class(message=asked.Prompt.encode())
+        return PREDICT.reply_class(message=request.Prompt.encode())
 
-    async def stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
-        for word in asked.Prompt.split(" "):
+    async def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        for word in request.Prompt.split(" "):
             if word == "hang":
                 await self._forever()
             if word == "raise":
                 raise ValueError(word)
             yield STREAM.reply_class(message=word.encode())
 
-    async def health(self, asked: Any, context: Any) -> Any:
+    async def health(self, request: Any, context: Any) -> Any:
         return HEALTH.reply_class(message=b"OK")
 
     async def _forever(self) -> None:
@@ -95,99 +95,99 @@ def prompt(text: str) -> Any:
 
 
 async def test_an_answer_comes_back_and_metadata_arrives() -> None:
-    async with parrot() as (bird, api), channels() as ours:
-        told = await ours.ask(api, PREDICT, prompt("hä"), {"x-request-id": "r-1"})
-        assert told.message.decode() == "hä"
+    async with parrot() as (bird, api), channels() as client:
+        reply = await client.ask(api, PREDICT, prompt("hä"), {"x-request-id": "r-1"})
+        assert reply.message.decode() == "hä"
     assert bird.metadata["x-request-id"] == "r-1"
 
 
 async def test_a_stream_comes_message_by_message_and_has_an_end() -> None:
     async with (
         parrot() as (_, api),
-        channels() as ours,
-        ours.stream(api, STREAM, prompt("a b c")) as told,
+        channels() as client,
+        client.stream(api, STREAM, prompt("a b c")) as replies,
     ):
-        said = []
-        while (message := await told.next()) is not None:
-            said.append(message.message)
-    assert said == [b"a", b"b", b"c"]
+        messages = []
+        while (message := await replies.next()) is not None:
+            messages.append(message.message)
+    assert messages == [b"a", b"b", b"c"]
 
 
 async def test_a_message_of_megabytes_passes_both_ways() -> None:
-    async with parrot() as (_, api), channels() as ours:
-        told = await ours.ask(api, PREDICT, prompt("x" * 6_000_000))
-        assert len(told.message) == 6_000_000
+    async with parrot() as (_, api), channels() as client:
+        reply = await client.ask(api, PREDICT, prompt("x" * 6_000_000))
+        assert len(reply.message) == 6_000_000
 
 
 async def test_a_message_that_is_too_large_is_refused_before_it_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channel_pool, "MAX_MESSAGE_BYTES", 1_000)
-    async with parrot() as (_, api), channels() as ours:
+    async with parrot() as (_, api), channels() as client:
         with pytest.raises(WorkerRejected) as refused:
-            await ours.ask(api, PREDICT, prompt("x" * 2_000))
+            await client.ask(api, PREDICT, prompt("x" * 2_000))
         assert refused.value.status == 413
         with pytest.raises(RpcFailed) as failed:
-            await ours.ask(api, PREDICT, prompt("large"))
+            await client.ask(api, PREDICT, prompt("large"))
     assert isinstance(failed.value.as_error("Predict"), WorkerFailed)
 
 
 async def test_a_status_comes_with_the_servers_message_and_pushback() -> None:
-    async with parrot() as (_, api), channels() as ours:
+    async with parrot() as (_, api), channels() as client:
         with pytest.raises(RpcFailed) as failed:
-            await ours.ask(api, PREDICT, prompt("fail RESOURCE_EXHAUSTED"))
+            await client.ask(api, PREDICT, prompt("fail RESOURCE_EXHAUSTED"))
     assert (failed.value.code, failed.value.words) == ("RESOURCE_EXHAUSTED", "why not")
     assert failed.value.pushback == 7
 
 
 async def test_the_status_unavailable_from_a_server_is_unreachable_and_not_a_death() -> None:
-    async with parrot() as (_, api), channels() as ours:
+    async with parrot() as (_, api), channels() as client:
         with pytest.raises(RpcFailed) as failed:
-            await ours.ask(api, PREDICT, prompt("fail UNAVAILABLE"))
+            await client.ask(api, PREDICT, prompt("fail UNAVAILABLE"))
     assert isinstance(failed.value.as_error("Predict"), WorkerUnreachable)
 
 
 async def test_a_method_that_a_server_lacks_is_unimplemented() -> None:
-    async with parrot() as (_, api), channels() as ours:
+    async with parrot() as (_, api), channels() as client:
         with pytest.raises(RpcFailed) as failed:
-            await ours.ask(api, methods_of(LOCALAI)["Status"], HEALTH.request_class())
+            await client.ask(api, methods_of(LOCALAI)["Status"], HEALTH.request_class())
     assert failed.value.code == "UNIMPLEMENTED"
 
 
 async def test_silence_before_the_first_byte_times_out_and_the_worker_notices() -> None:
-    async with parrot() as (bird, api), channels(IMPATIENT) as ours:
+    async with parrot() as (bird, api), channels(IMPATIENT) as client:
         with pytest.raises(WorkerTimeout, match="first byte"):
-            await ours.ask(api, PREDICT, prompt("hang"))
+            await client.ask(api, PREDICT, prompt("hang"))
         await until(lambda: bird.left == 1)
         with pytest.raises(WorkerTimeout, match="first byte"):
-            async with ours.stream(api, STREAM, prompt("hang")) as told:
-                await told.next()
+            async with client.stream(api, STREAM, prompt("hang")) as replies:
+                await replies.next()
         await until(lambda: bird.left == 2)
 
 
 async def test_silence_in_the_middle_breaks_the_answer() -> None:
     async with (
         parrot() as (_, api),
-        channels(IMPATIENT) as ours,
-        ours.stream(api, STREAM, prompt("a hang")) as told,
+        channels(IMPATIENT) as client,
+        client.stream(api, STREAM, prompt("a hang")) as replies,
     ):
-        await told.next()
+        await replies.next()
         with pytest.raises(WorkerError, match="no byte within"):
-            await told.next()
-        assert told.broken is not None
+            await replies.next()
+        assert replies.broken is not None
 
 
 async def test_the_worker_notices_a_caller_that_leaves_in_mid_stream() -> None:
-    async with parrot() as (bird, api), channels() as ours:
-        async with ours.stream(api, STREAM, prompt("a hang")) as told:
-            await told.next()
+    async with parrot() as (bird, api), channels() as client:
+        async with client.stream(api, STREAM, prompt("a hang")) as replies:
+            await replies.next()
             await until(lambda: bird.waiting == 1)
         await until(lambda: bird.left == 1)
 
 
 async def test_the_worker_notices_a_cancelled_caller() -> None:
-    async with parrot() as (bird, api), channels() as ours:
-        asking = asyncio.ensure_future(ours.ask(api, PREDICT, prompt("hang")))
+    async with parrot() as (bird, api), channels() as client:
+        asking = asyncio.ensure_future(client.ask(api, PREDICT, prompt("hang")))
         await until(lambda: bird.waiting == 1)
         asking.cancel()
         await until(lambda: bird.left == 1)
@@ -197,38 +197,44 @@ async def test_the_worker_notices_a_cancelled_caller() -> None:
 async def test_an_absent_worker_is_unreachable_at_once_and_found_as_soon_as_it_starts() -> None:
     async with parrot() as (_, api):
         pass
-    async with channels() as ours:
+    async with channels() as client:
         for _ in range(3):
             with pytest.raises(WorkerUnreachable) as failed:
-                await ours.ask(api, PREDICT, prompt("x"))
+                await client.ask(api, PREDICT, prompt("x"))
             assert not failed.value.sent
         handlers = {"Predict": Parrot().predict}
         async with serving(LOCALAI, handlers, api.removeprefix("grpc://")):
-            assert (await ours.ask(api, PREDICT, prompt("back"))).message == b"back"
+            assert (await client.ask(api, PREDICT, prompt("back"))).message == b"back"
 
 
 async def test_a_cut_connection_is_a_death_and_the_next_call_opens_a_new_one() -> None:
     async with (
         parrot() as (bird, api),
         wire(int(api.rpartition(":")[2])) as line,
-        channels() as ours,
+        channels() as client,
     ):
         laid = f"grpc://127.0.0.1:{line.port}"
-        asking = asyncio.ensure_future(ours.ask(laid, PREDICT, prompt("hang")))
+        asking = asyncio.ensure_future(client.ask(laid, PREDICT, prompt("hang")))
         await until(lambda: bird.waiting == 1)
         line.cut()
         with pytest.raises(RpcFailed) as failed:
             await asking
         assert isinstance(failed.value.as_error("Predict"), WorkerDied)
-        assert (await ours.ask(laid, PREDICT, prompt("next"))).message == b"next"
+        assert (await client.ask(laid, PREDICT, prompt("next"))).message == b"next"
         assert line.opened == 2
 
 
 async def test_many_calls_share_one_connection() -> None:
-    async with parrot() as (_, api), wire(int(api.rpartition(":")[2])) as line, channels() as ours:
+    async with (
+        parrot() as (_, api),
+        wire(int(api.rpartition(":")[2])) as line,
+        channels() as client,
+    ):
         laid = f"grpc://127.0.0.1:{line.port}"
-        told = await asyncio.gather(*(ours.ask(laid, PREDICT, prompt(str(n))) for n in range(50)))
-        assert [message.message for message in told] == [str(n).encode() for n in range(50)]
+        replies = await asyncio.gather(
+            *(client.ask(laid, PREDICT, prompt(str(n))) for n in range(50))
+        )
+        assert [message.message for message in replies] == [str(n).encode() for n in range(50)]
         assert line.opened == 1
 
 
@@ -242,10 +248,10 @@ async def test_many_calls_share_one_connection() -> None:
 async def test_no_connection_is_made_to_an_address_where_no_worker_may_be(
     guard: SsrfGuard, why: str
 ) -> None:
-    async with parrot() as (bird, api), channels(guard=guard) as ours:
+    async with parrot() as (bird, api), channels(guard=guard) as client:
         with pytest.raises(WorkerUnreachable, match=why):
-            await ours.ask(api, PREDICT, prompt("x"))
-        assert await ours.send_probe(api, HEALTH, HEALTH.request_class()) is None
+            await client.ask(api, PREDICT, prompt("x"))
+        assert await client.send_probe(api, HEALTH, HEALTH.request_class()) is None
     assert bird.metadata == {}
 
 
@@ -256,10 +262,10 @@ async def test_a_host_name_is_resolved_and_its_address_checked() -> None:
         looked_at.append(host)
         return host == "127.0.0.1"
 
-    async with parrot() as (_, api), channels(guard=SsrfGuard(is_own=is_own)) as ours:
-        named = api.replace("127.0.0.1", "localhost")
-        assert (await ours.ask(named, PREDICT, prompt("x"))).message == b"x"
-        assert (await ours.ask(named, PREDICT, prompt("y"))).message == b"y"
+    async with parrot() as (_, api), channels(guard=SsrfGuard(is_own=is_own)) as client:
+        by_name = api.replace("127.0.0.1", "localhost")
+        assert (await client.ask(by_name, PREDICT, prompt("x"))).message == b"x"
+        assert (await client.ask(by_name, PREDICT, prompt("y"))).message == b"y"
     assert "127.0.0.1" in looked_at
     assert "localhost" not in looked_at
 
@@ -267,19 +273,19 @@ async def test_a_host_name_is_resolved_and_its_address_checked() -> None:
 async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    async with parrot() as (_, api), channels() as ours:
-        assert (await ours.ask(api, PREDICT, prompt("x"))).message == b"x"
+    async with parrot() as (_, api), channels() as client:
+        assert (await client.ask(api, PREDICT, prompt("x"))).message == b"x"
 
 
 @asynccontextmanager
-async def babbling(said: bytes) -> AsyncIterator[str]:
+async def babbling(data: bytes) -> AsyncIterator[str]:
     """Run a server that answers with the given bytes."""
 
     async def predict(_: bytes, context: Any) -> bytes:
-        return said
+        return data
 
     async def stream(_: bytes, context: Any) -> AsyncIterator[bytes]:
-        yield said
+        yield data
 
     handlers = {
         "Predict": grpc.unary_unary_rpc_method_handler(predict),
@@ -296,9 +302,9 @@ async def babbling(said: bytes) -> AsyncIterator[str]:
 
 
 async def test_bytes_that_are_no_message_are_a_failure_of_the_worker() -> None:
-    async with babbling(b"\xff" * 40) as api, channels() as ours:
+    async with babbling(b"\xff" * 40) as api, channels() as client:
         with pytest.raises(WorkerFailed, match="not of its protocol"):
-            await ours.ask(api, PREDICT, prompt("x"))
+            await client.ask(api, PREDICT, prompt("x"))
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(range(256)) * 50])
@@ -310,26 +316,26 @@ async def test_a_server_of_another_protocol_is_unreachable(said: bytes) -> None:
 
     server = await asyncio.start_server(speak, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with channels() as ours:
+    async with channels() as client:
         with pytest.raises(WorkerUnreachable):
-            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, prompt("x"))
+            await client.ask(f"grpc://127.0.0.1:{port}", PREDICT, prompt("x"))
     server.close()
 
 
 async def test_a_server_that_accepts_connections_and_stays_silent_times_out() -> None:
-    held: list[asyncio.StreamWriter] = []
+    writers: list[asyncio.StreamWriter] = []
 
     async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        held.append(writer)
+        writers.append(writer)
 
     server = await asyncio.start_server(hold, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with channels(QUICK.model_copy(update={"connect_timeout": 0.2})) as ours:
-        assert not await ours.can_connect_grpc(f"grpc://127.0.0.1:{port}")
+    async with channels(QUICK.model_copy(update={"connect_timeout": 0.2})) as client:
+        assert not await client.can_connect_grpc(f"grpc://127.0.0.1:{port}")
         with pytest.raises(WorkerTimeout, match="connection") as late:
-            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, prompt("x"))
+            await client.ask(f"grpc://127.0.0.1:{port}", PREDICT, prompt("x"))
         assert not late.value.sent
-    for writer in held:
+    for writer in writers:
         writer.close()
     server.close()
 
@@ -341,39 +347,39 @@ def test_any_bytes_of_a_worker_are_a_message_or_an_error_of_the_attempt(
     method: Method, garbage: bytes
 ) -> None:
     async def one() -> None:
-        async with babbling(garbage) as api, channels() as ours:
+        async with babbling(garbage) as api, channels() as client:
             with suppress(WorkerFailed):
                 if method.streams:
-                    async with ours.stream(api, method, prompt("x")) as told:
-                        while await told.next() is not None:
+                    async with client.stream(api, method, prompt("x")) as replies:
+                        while await replies.next() is not None:
                             pass
                 else:
-                    await ours.ask(api, method, prompt("x"))
+                    await client.ask(api, method, prompt("x"))
 
     asyncio.run(one())
 
 
 async def test_a_glance_is_short_and_distinguishes_a_status_from_silence() -> None:
-    async with parrot() as (_, api), channels() as ours:
-        assert (await ours.send_probe(api, HEALTH, HEALTH.request_class())).message == b"OK"
-        assert await ours.send_probe(api, PREDICT, prompt("hang")) is None
+    async with parrot() as (_, api), channels() as client:
+        assert (await client.send_probe(api, HEALTH, HEALTH.request_class())).message == b"OK"
+        assert await client.send_probe(api, PREDICT, prompt("hang")) is None
         with pytest.raises(RpcFailed):
-            await ours.send_probe(api, PREDICT, prompt("raise"))
-    async with channels() as ours:
-        assert await ours.send_probe(api, HEALTH, HEALTH.request_class()) is None
+            await client.send_probe(api, PREDICT, prompt("raise"))
+    async with channels() as client:
+        assert await client.send_probe(api, HEALTH, HEALTH.request_class()) is None
 
 
 async def test_only_a_running_worker_greets() -> None:
-    async with parrot() as (_, api), channels() as ours:
-        assert await ours.can_connect_grpc(api)
-    async with channels() as ours:
-        assert not await ours.can_connect_grpc(api)
+    async with parrot() as (_, api), channels() as client:
+        assert await client.can_connect_grpc(api)
+    async with channels() as client:
+        assert not await client.can_connect_grpc(api)
 
 
 async def test_closing_fails_pending_calls_as_unreachable() -> None:
-    async with parrot() as (bird, api), channels() as ours:
-        asking = asyncio.ensure_future(ours.ask(api, PREDICT, prompt("hang")))
+    async with parrot() as (bird, api), channels() as client:
+        asking = asyncio.ensure_future(client.ask(api, PREDICT, prompt("hang")))
         await until(lambda: bird.waiting == 1)
-        await ours.close()
+        await client.close()
         with pytest.raises(WorkerUnreachable, match="closed"):
             await asking

@@ -90,11 +90,11 @@ def test_a_full_worker_may_state_when_to_retry(said: str, seconds: float, named:
 
 
 def test_a_message_too_large_is_the_fault_of_the_side_that_sent_it() -> None:
-    theirs = RpcFailed("RESOURCE_EXHAUSTED", "Received message larger than max (9 vs. 5)")
-    error = theirs.as_error("Predict")
+    from_server = RpcFailed("RESOURCE_EXHAUSTED", "Received message larger than max (9 vs. 5)")
+    error = from_server.as_error("Predict")
     assert isinstance(error, WorkerRejected)
     assert error.status == 413
-    ours = RpcFailed(
+    from_client = RpcFailed(
         "RESOURCE_EXHAUSTED", "Stream removed (CLIENT: Received message larger than max (9 vs. 5)"
     )
-    assert isinstance(ours.as_error("Predict"), WorkerFailed)
+    assert isinstance(from_client.as_error("Predict"), WorkerFailed)

@@ -28,11 +28,11 @@ asyncio.run(main())
 
 def ran(**environment: str) -> tuple[str, str]:
     """Return the program's stdout and stderr."""
-    told = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"} | environment
+    env = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"} | environment
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT,
-        env=told,
+        env=env,
         capture_output=True,
         text=True,
         check=True,

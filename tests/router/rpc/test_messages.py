@@ -25,9 +25,9 @@ def test_the_compiled_descriptors_match_the_proto_files() -> None:
     ("service", "file", "count"), [(LOCALAI, "backend.proto", 17), (REMOTELLM, "llm_rpc.proto", 3)]
 )
 def test_every_rpc_of_a_service_is_available(service: str, file: str, count: int) -> None:
-    named = re.findall(r"rpc (\w+)\(", (PROTOS / file).read_text())
-    assert list(methods_of(service)) == named
-    assert len(named) == count
+    names = re.findall(r"rpc (\w+)\(", (PROTOS / file).read_text())
+    assert list(methods_of(service)) == names
+    assert len(names) == count
 
 
 def test_only_predict_stream_streams() -> None:
@@ -37,11 +37,11 @@ def test_only_predict_stream_streams() -> None:
 
 def test_a_message_survives_serialization() -> None:
     method = methods_of(LOCALAI)["Predict"]
-    said = method.request_class(Prompt="hä", Tokens=5, StopPrompts=["a", "b"], Temperature=0.5)
-    assert method.request_class.FromString(said.SerializeToString()) == said
+    sent = method.request_class(Prompt="hä", Tokens=5, StopPrompts=["a", "b"], Temperature=0.5)
+    assert method.request_class.FromString(sent.SerializeToString()) == sent
     message = message_class("backend.Message")
-    said.Messages.append(message(role="user", content="ho"))
-    assert method.request_class.FromString(said.SerializeToString()).Messages[0].content == "ho"
+    sent.Messages.append(message(role="user", content="ho"))
+    assert method.request_class.FromString(sent.SerializeToString()).Messages[0].content == "ho"
 
 
 def test_an_optional_field_can_be_left_out_and_an_unknown_one_is_ignored() -> None:

@@ -17,43 +17,43 @@ from tests.router.world import QUICK
 PREDICT = methods_of(LOCALAI)["Predict"]
 
 
-async def answers(asked: Any, context: Any) -> Any:
+async def answers(request: Any, context: Any) -> Any:
     return PREDICT.reply_class(message=b"done")
 
 
 async def test_calls_beyond_the_limit_are_refused() -> None:
     entered, opened = asyncio.Event(), asyncio.Event()
 
-    async def waits(asked: Any, context: Any) -> Any:
+    async def waits(request: Any, context: Any) -> Any:
         entered.set()
         await opened.wait()
         return PREDICT.reply_class(message=b"done")
 
-    ours = Channels(QUICK, SsrfGuard())
+    client = Channels(QUICK, SsrfGuard())
     async with serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", Bounds(calls=1)) as port:
         api = f"grpc://127.0.0.1:{port}"
-        first = asyncio.ensure_future(ours.ask(api, PREDICT, PREDICT.request_class()))
+        first = asyncio.ensure_future(client.ask(api, PREDICT, PREDICT.request_class()))
         await entered.wait()
         with pytest.raises(RpcFailed, match="RESOURCE_EXHAUSTED"):
-            await ours.ask(api, PREDICT, PREDICT.request_class())
+            await client.ask(api, PREDICT, PREDICT.request_class())
         opened.set()
         assert (await first).message == b"done"
-    await ours.close()
+    await client.close()
 
 
 async def test_a_server_that_leaves_finishes_its_calls_and_takes_no_others() -> None:
     entered, opened, leaving = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def waits(asked: Any, context: Any) -> Any:
+    async def waits(request: Any, context: Any) -> Any:
         entered.set()
         await opened.wait()
         return PREDICT.reply_class(message=b"done")
 
-    ours = Channels(QUICK, SsrfGuard())
+    client = Channels(QUICK, SsrfGuard())
     server = serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", leaving=leaving, leave_within=60)
     async with server as port:
         first = asyncio.ensure_future(
-            ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class())
+            client.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class())
         )
         await entered.wait()
         leaving.set()
@@ -63,7 +63,7 @@ async def test_a_server_that_leaves_finishes_its_calls_and_takes_no_others() -> 
         assert not first.done()
         opened.set()
         assert (await first).message == b"done"
-    await ours.close()
+    await client.close()
 
 
 def is_open(port: int) -> bool:
@@ -72,14 +72,14 @@ def is_open(port: int) -> bool:
 
 
 async def test_a_message_beyond_the_size_limit_is_refused() -> None:
-    ours = Channels(QUICK, SsrfGuard())
+    client = Channels(QUICK, SsrfGuard())
     bounds = Bounds(message_bytes=1_000)
     async with serving(LOCALAI, {"Predict": answers}, "127.0.0.1:0", bounds) as port:
         with pytest.raises(RpcFailed, match="RESOURCE_EXHAUSTED"):
-            await ours.ask(
+            await client.ask(
                 f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class(Prompt="0" * 2_000)
             )
-    await ours.close()
+    await client.close()
 
 
 async def test_a_port_in_use_is_not_shared() -> None:
@@ -89,21 +89,21 @@ async def test_a_port_in_use_is_not_shared() -> None:
                 pass
 
 
-async def refuses(asked: Any, context: Any) -> Any:
+async def refuses(request: Any, context: Any) -> Any:
     raise RpcRefused("RESOURCE_EXHAUSTED", "come again", pushback=2.5)
 
 
-async def refuses_late(asked: Any, context: Any) -> Any:
+async def refuses_late(request: Any, context: Any) -> Any:
     yield PREDICT.reply_class(message=b"half")
     raise RpcRefused("UNAVAILABLE", "gone")
 
 
 async def test_a_refusal_is_a_status_with_its_message_and_pushback() -> None:
-    ours = Channels(QUICK, SsrfGuard())
+    client = Channels(QUICK, SsrfGuard())
     async with serving(LOCALAI, {"Predict": refuses}, "127.0.0.1:0") as port:
         with pytest.raises(RpcFailed) as failed:
-            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class())
-    await ours.close()
+            await client.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class())
+    await client.close()
     refusal = failed.value
     assert (refusal.code, refusal.words, refusal.pushback) == (
         "RESOURCE_EXHAUSTED",
@@ -113,15 +113,15 @@ async def test_a_refusal_is_a_status_with_its_message_and_pushback() -> None:
 
 
 async def test_a_stream_may_be_refused_half_way() -> None:
-    ours = Channels(QUICK, SsrfGuard())
+    client = Channels(QUICK, SsrfGuard())
     stream = methods_of(LOCALAI)["PredictStream"]
     async with serving(LOCALAI, {"PredictStream": refuses_late}, "127.0.0.1:0") as port:
         api = f"grpc://127.0.0.1:{port}"
-        async with ours.stream(api, stream, stream.request_class()) as replies:
+        async with client.stream(api, stream, stream.request_class()) as replies:
             assert (await replies.next()).message == b"half"
             with pytest.raises(RpcFailed, match="UNAVAILABLE"):
                 await replies.next()
-    await ours.close()
+    await client.close()
 
 
 async def test_a_message_that_cannot_be_decoded_is_an_invalid_argument_and_no_log_line(
@@ -142,15 +142,15 @@ async def test_a_message_that_cannot_be_decoded_is_an_invalid_argument_and_no_lo
 
 
 async def test_metadata_of_a_call_is_available_to_the_handler() -> None:
-    ours, told = Channels(QUICK, SsrfGuard()), []
+    client, metadata = Channels(QUICK, SsrfGuard()), []
 
-    async def look(asked: Any, context: Any) -> Any:
-        told.append(metadata_of(context))
+    async def look(request: Any, context: Any) -> Any:
+        metadata.append(metadata_of(context))
         return PREDICT.reply_class()
 
     async with serving(LOCALAI, {"Predict": look}, "127.0.0.1:0") as port:
-        await ours.ask(
+        await client.ask(
             f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.request_class(), {"x-model": "m"}
         )
-    await ours.close()
-    assert told[0]["x-model"] == "m"
+    await client.close()
+    assert metadata[0]["x-model"] == "m"

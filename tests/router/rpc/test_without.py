@@ -36,16 +36,16 @@ def test_every_module_that_does_not_use_grpc_loads_without_it() -> None:
 
 
 def test_the_other_dialects_of_a_node_are_available_without_grpc() -> None:
-    said = without("""
+    output = without("""
 from router import dialects
 spoken = dialects.LazyDialects(None)
 print(sorted(set(spoken) - {name for name in spoken if name.endswith("_grpc")}))
 """)
-    assert "openai_http" in said
+    assert "openai_http" in output
 
 
 def test_registering_a_grpc_worker_names_the_package_to_install() -> None:
-    said = without("""
+    output = without("""
 from node.faces.errors import WrongParameter
 from node.faces.v0.registration import read_worker
 from router.ssrf_guard import SsrfGuard
@@ -54,4 +54,4 @@ try:
 except WrongParameter as error:
     print(error)
 """)
-    assert "make extras, or pip install 'modelvine[grpc]'" in said
+    assert "make extras, or pip install 'modelvine[grpc]'" in output

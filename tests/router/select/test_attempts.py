@@ -45,24 +45,24 @@ def tried(
     seconds: float = 0,
     affordable: int = 10,
 ) -> list[Candidate]:
-    asked: list[Candidate] = []
+    failures: list[Candidate] = []
 
     def afford(failed: Candidate, _: WorkerError) -> bool:
-        asked.append(failed)
-        return len(asked) <= affordable
+        failures.append(failed)
+        return len(failures) <= affordable
 
-    tries = iterate_candidates(ordered, at_most=at_most, within=10, afford=afford)
-    seen = [next(tries)]
+    attempts = iterate_candidates(ordered, at_most=at_most, within=10, afford=afford)
+    seen = [next(attempts)]
 
     def go_on() -> None:
         while True:
-            seen.append(tries.send(Failure(error, elapsed=len(seen) * seconds)))
+            seen.append(attempts.send(Failure(error, elapsed=len(seen) * seconds)))
 
     with pytest.raises(WorkerError) as raised:
         go_on()
     assert raised.value is error
     # The budget is charged only for attempts that would be retried.
-    assert asked == seen[: min(len(seen) - 1, affordable) + (len(seen) > affordable)]
+    assert failures == seen[: min(len(seen) - 1, affordable) + (len(seen) > affordable)]
     return seen
 
 
@@ -93,16 +93,16 @@ def test_no_attempt_starts_once_the_time_is_used_up() -> None:
 def test_a_failure_of_a_worker_is_raised_rather_than_that_others_were_unreachable() -> None:
     failed, away = WorkerFailed("x"), WorkerUnreachable("x")
     for errors in ([failed, away, away], [away, failed, away], [away, away, failed]):
-        tries = iterate_candidates(
+        attempts = iterate_candidates(
             [at("a"), at("b"), at("c")], at_most=3, within=1, afford=lambda *_: True
         )
-        next(tries)
+        next(attempts)
         for number, error in enumerate(errors, 1):
             error.attempts = number
             if number < 3:
-                tries.send(Failure(error))
+                attempts.send(Failure(error))
         with pytest.raises(WorkerFailed):
-            tries.send(Failure(errors[-1]))
+            attempts.send(Failure(errors[-1]))
         assert failed.attempts == 3
 
 
@@ -150,14 +150,14 @@ def asked(*errors: RouterError) -> tuple[list[Request], RouterError]:
 
 def test_names_are_tried_in_order_each_with_a_body_of_its_own() -> None:
     seen, _ = asked(UNKNOWN, AWAY, FAILED)
-    assert [one.model for one in seen] == ["a", "b", "c"]
-    assert [one.body for one in seen] == [chat(name).body for name in "abc"]
-    assert all(one.fallbacks == () for one in seen)
+    assert [request.model for request in seen] == ["a", "b", "c"]
+    assert [request.body for request in seen] == [chat(name).body for name in "abc"]
+    assert all(request.fallbacks == () for request in seen)
 
 
 def test_only_the_last_name_queues() -> None:
     seen, _ = asked(NoCapacity("x"), NoCapacity("x"), NoCapacity("x"))
-    assert [one.waits for one in seen] == [False, False, True]
+    assert [request.waits for request in seen] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -178,31 +178,31 @@ def test_the_most_informative_failure_is_raised(
 
 @pytest.mark.parametrize("error", [WorkerRejected(400, b""), BadRequest("not so")])
 def test_a_bad_request_is_not_tried_under_other_names(error: RouterError) -> None:
-    seen, told = asked(error)
-    assert (len(seen), told) == (1, error)
+    seen, raised = asked(error)
+    assert (len(seen), raised) == (1, error)
 
 
-def spent(budget: RetryBudget, *, now: float, tries: int, under_way: int = 0) -> int:
-    """Return how many of `tries` failures, each at a place of its own, may be retried."""
-    return sum(budget.try_spend(f"place {n}", under_way, now) for n in range(tries))
+def spent(budget: RetryBudget, *, now: float, attempts: int, under_way: int = 0) -> int:
+    """Return how many of `attempts` failures, each at a place of its own, may be retried."""
+    return sum(budget.try_spend(f"place {n}", under_way, now) for n in range(attempts))
 
 
 def test_with_few_requests_the_reserve_may_be_spent() -> None:
-    assert spent(RetryBudget(0.2), now=0, tries=100) == RESERVE
+    assert spent(RetryBudget(0.2), now=0, attempts=100) == RESERVE
 
 
 def test_with_many_requests_a_share_of_them_may_be_retried() -> None:
     budget = RetryBudget(0.2)
     for _ in range(1000):
         budget.count_request(5.0)
-    assert spent(budget, now=5.9, tries=1000) == 200
+    assert spent(budget, now=5.9, attempts=1000) == 200
 
 
 def test_spent_retries_are_restored_after_the_window() -> None:
     budget = RetryBudget(0.0)
-    assert spent(budget, now=3.0, tries=100) == RESERVE
-    assert spent(budget, now=3.0 + WINDOW - 1, tries=100) == 0
-    assert spent(budget, now=3.0 + WINDOW, tries=100) == RESERVE
+    assert spent(budget, now=3.0, attempts=100) == RESERVE
+    assert spent(budget, now=3.0 + WINDOW - 1, attempts=100) == 0
+    assert spent(budget, now=3.0 + WINDOW, attempts=100) == RESERVE
 
 
 def test_all_requests_in_flight_at_a_place_that_died_may_be_retried_once() -> None:
@@ -215,7 +215,7 @@ def test_all_requests_in_flight_at_a_place_that_died_may_be_retried_once() -> No
 
 def test_a_place_may_die_again_later() -> None:
     budget = RetryBudget(0.0)
-    assert spent(budget, now=1.0, tries=100) == RESERVE
+    assert spent(budget, now=1.0, attempts=100) == RESERVE
     assert budget.try_spend("it", 1, 1.0)
     assert not budget.try_spend("it", 1, 1.0)
     assert budget.try_spend("it", 1, 1.0 + WINDOW - 0.1) is False
@@ -224,7 +224,7 @@ def test_a_place_may_die_again_later() -> None:
 
 def test_the_number_of_remembered_places_is_bounded() -> None:
     budget = RetryBudget(0.0)
-    spent(budget, now=1.0, tries=MAX_PLACES + 10, under_way=1)
+    spent(budget, now=1.0, attempts=MAX_PLACES + 10, under_way=1)
     assert len(budget._deaths) == MAX_PLACES
 
 
@@ -244,5 +244,5 @@ def test_retries_never_exceed_the_share_or_the_reserve_in_any_window(
         if fails and budget.try_spend("it", 0, now):
             retried.append(int(now))
             recent = int(now) - WINDOW
-            few = max(RESERVE, share * sum(at > recent for at in begun))
-            assert sum(at > recent for at in retried) <= few + 1
+            allowed = max(RESERVE, share * sum(moment > recent for moment in begun))
+            assert sum(moment > recent for moment in retried) <= allowed + 1

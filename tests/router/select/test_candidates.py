@@ -74,62 +74,62 @@ def find(
     in_flight: dict[tuple[PeerId, Service], int] | None = None,
     reported: dict[tuple[PeerId, Service], Reported] | None = None,
     ejected: tuple[PeerId, ...] = (),
-    told: dict[PeerId, float] | None = None,
+    pauses: dict[PeerId, float] | None = None,
     draining: bool = False,
     allowance: dict[PeerId, int] | None = None,
     kind: Kind = Kind.CHAT,
     body: bytes = b"",
     needs: str | None = None,
 ) -> CandidateSet:
-    said = None if needs is None else Verbatim(TGI, "generate", b"{}", needs)
+    as_is = None if needs is None else Verbatim(TGI, "generate", b"{}", needs)
     here = Workers.of(own).by_name.get(model, ())
     return sort_replicas(
         Request(
-            "r", kind, model, body, "application/json", pin=pin, own_only=own_only, verbatim=said
+            "r", kind, model, body, "application/json", pin=pin, own_only=own_only, verbatim=as_is
         ),
         NameOffers(OWN, kind, here, catalog(*offers).offers.get(model, ())),
         presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
-        ledger=Said(in_flight or {}, reported or {}, ejected, told or {}, allowance or {}),
+        ledger=Said(in_flight or {}, reported or {}, ejected, pauses or {}, allowance or {}),
         draining=draining,
     )
 
 
-def reasons(field: CandidateSet) -> list[Reason]:
-    assert field.eligible == ()
-    return [excluded.reason for excluded in field.excluded]
+def reasons(found: CandidateSet) -> list[Reason]:
+    assert found.eligible == ()
+    return [excluded.reason for excluded in found.excluded]
 
 
 def test_own_workers_and_other_nodes_are_candidates_alike() -> None:
     worker = Worker(SERVICE, "http://w")
-    field = find((FAR, SERVICE), (OWN, SERVICE), own=(worker,), in_flight={(FAR, SERVICE): 3})
-    assert set(field.eligible) == {
+    found = find((FAR, SERVICE), (OWN, SERVICE), own=(worker,), in_flight={(FAR, SERVICE): 3})
+    assert set(found.eligible) == {
         Candidate(OWN, SERVICE, worker),
         Candidate(FAR, SERVICE, in_flight=3),
     }
-    assert {candidate.dialect for candidate in field.eligible} == {"openai_http", "peer"}
+    assert {candidate.dialect for candidate in found.eligible} == {"openai_http", "peer"}
 
 
 def test_the_reported_load_of_a_replica_counts_with_its_age() -> None:
-    said = Reported(Load(7, first=0.5), ours=2, age=0.0)
-    field = find(
-        (FAR, SERVICE), (OTHER, SERVICE), reported={(FAR, SERVICE): said},
+    report = Reported(Load(7, first=0.5), ours=2, age=0.0)
+    found = find(
+        (FAR, SERVICE), (OTHER, SERVICE), reported={(FAR, SERVICE): report},
         in_flight={(FAR, SERVICE): 1, (OTHER, SERVICE): 1},
     )  # fmt: skip
-    known, unknown = sorted(field.eligible, key=lambda candidate: candidate.node)
-    assert (known.report, known.expected_requests) == (said, 6.0)
+    known, unknown = sorted(found.eligible, key=lambda candidate: candidate.node)
+    assert (known.report, known.expected_requests) == (report, 6.0)
     assert (unknown.report, unknown.expected_requests) == (None, 1)
 
 
 def test_reports_about_own_workers_are_ignored() -> None:
-    said = Reported(Load(7), ours=0, age=0.0)
+    report = Reported(Load(7), ours=0, age=0.0)
     worker = Worker(SERVICE, "http://w")
-    field = find(own=(worker,), reported={(OWN, SERVICE): said}, in_flight={(OWN, SERVICE): 2})
-    assert [candidate.expected_requests for candidate in field.eligible] == [2]
+    found = find(own=(worker,), reported={(OWN, SERVICE): report}, in_flight={(OWN, SERVICE): 2})
+    assert [candidate.expected_requests for candidate in found.eligible] == [2]
 
 
 def test_a_name_with_its_project_finds_that_project_only() -> None:
-    field = find((FAR, SERVICE), (OTHER, Service("q", "m")), model="q/m")
-    assert [candidate.node for candidate in field.eligible] == [OTHER]
+    found = find((FAR, SERVICE), (OTHER, Service("q", "m")), model="q/m")
+    assert [candidate.node for candidate in found.eligible] == [OTHER]
 
 
 def test_the_replicas_of_a_name_are_listed_once() -> None:
@@ -169,8 +169,8 @@ def test_an_unreachable_node_that_is_alive_is_a_candidate_and_marked_twice() -> 
 
 @pytest.mark.parametrize("pin", [Pin(project="q"), Pin(cid="1"), Pin(node=OTHER)])
 def test_a_pin_excludes_all_other_candidates_here_and_elsewhere(pin: Pin) -> None:
-    field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), pin=pin)
-    assert reasons(field) == [Reason.PINNED, Reason.PINNED]
+    found = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), pin=pin)
+    assert reasons(found) == [Reason.PINNED, Reason.PINNED]
 
 
 @pytest.mark.parametrize("pin", [Pin(project="p"), Pin(cid=""), Pin(node=FAR)])
@@ -180,9 +180,9 @@ def test_a_pin_admits_the_candidate_that_it_names(pin: Pin) -> None:
 
 def test_a_forwarded_request_stays_at_the_node() -> None:
     worker = Worker(SERVICE, "http://w")
-    field = find((FAR, SERVICE), own=(worker,), own_only=True)
-    assert field.eligible == (Candidate(OWN, SERVICE, worker),)
-    assert [excluded.reason for excluded in field.excluded] == [Reason.HOP]
+    found = find((FAR, SERVICE), own=(worker,), own_only=True)
+    assert found.eligible == (Candidate(OWN, SERVICE, worker),)
+    assert [excluded.reason for excluded in found.excluded] == [Reason.HOP]
 
 
 def test_a_full_worker_is_excluded_and_one_of_unknown_capacity_is_never_full() -> None:
@@ -194,19 +194,19 @@ def test_a_full_worker_is_excluded_and_one_of_unknown_capacity_is_never_full() -
 
 
 def test_a_replica_that_asked_for_a_pause_is_excluded_and_not_waited_for() -> None:
-    found = find((FAR, SERVICE), (OTHER, SERVICE), told={FAR: 3.5})
+    found = find((FAR, SERVICE), (OTHER, SERVICE), pauses={FAR: 3.5})
     assert [candidate.node for candidate in found.eligible] == [OTHER]
     assert [(e.reason, e.seconds) for e in found.excluded] == [(Reason.PAUSED, 3.5)]
     full = Worker(SERVICE, "http://w", capacity=1)
-    assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 1}, told={OWN: 1.0})) == [
+    assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 1}, pauses={OWN: 1.0})) == [
         Reason.PAUSED
     ]
 
 
 def test_a_draining_node_excludes_its_own_workers() -> None:
-    field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), draining=True)
-    assert [candidate.node for candidate in field.eligible] == [FAR]
-    assert [excluded.reason for excluded in field.excluded] == [Reason.DRAINING]
+    found = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), draining=True)
+    assert [candidate.node for candidate in found.eligible] == [FAR]
+    assert [excluded.reason for excluded in found.excluded] == [Reason.DRAINING]
 
 
 def test_an_ejected_replica_ranks_last_but_for_unreachable_ones() -> None:
@@ -217,8 +217,8 @@ def test_an_ejected_replica_ranks_last_but_for_unreachable_ones() -> None:
 
 
 def test_the_address_of_a_circuit_is_the_workers_url_or_the_replica_at_its_node() -> None:
-    ours = Worker(SERVICE, "http://127.0.0.1:1")
-    addresses = {c.address for c in find((FAR, SERVICE), own=(ours,)).eligible}
+    worker = Worker(SERVICE, "http://127.0.0.1:1")
+    addresses = {c.address for c in find((FAR, SERVICE), own=(worker,)).eligible}
     assert addresses == {"http://127.0.0.1:1", "far/p/m/#0"}
 
 
@@ -229,8 +229,8 @@ EDIT = Service("p", "m", type=ModelType.IMAGE_EDIT, abilities=ONE_KIND)
 
 def served(kind: Kind, *services: Service) -> set[Service]:
     """Return the services that may answer such a request, the same here and at another node."""
-    own = tuple(Worker(service, "http://127.0.0.1:1/own") for service in services)
-    here, there = find(own=own, kind=kind), find(*((FAR, s) for s in services), kind=kind)
+    workers = tuple(Worker(service, "http://127.0.0.1:1/own") for service in services)
+    here, there = find(own=workers, kind=kind), find(*((FAR, s) for s in services), kind=kind)
     found = {c.service for c in here.eligible}
     assert found == {c.service for c in there.eligible}
     assert {e.reason for e in here.excluded} <= {Reason.OTHER_TYPE}
@@ -264,7 +264,7 @@ def test_a_worker_registered_by_a_path_serves_only_the_kind_of_its_type() -> Non
 
 
 def test_a_replica_is_found_by_the_cid_that_an_older_node_uses_for_it() -> None:
-    own = (Worker(DRAW, "http://127.0.0.1:1/own"), Worker(EDIT, "http://127.0.0.1:1/own"))
+    workers = (Worker(DRAW, "http://127.0.0.1:1/own"), Worker(EDIT, "http://127.0.0.1:1/own"))
     for cid, kind, expected in (
         ("", Kind.IMAGE_EDIT, {EDIT}),
         ("#2", Kind.IMAGE_EDIT, {EDIT}),
@@ -273,12 +273,12 @@ def test_a_replica_is_found_by_the_cid_that_an_older_node_uses_for_it() -> None:
         ("#16", Kind.IMAGE, set()),
         ("a#2", Kind.IMAGE, set()),
     ):
-        found = find(own=own, pin=Pin(cid=cid), kind=kind, own_only=True)
+        found = find(own=workers, pin=Pin(cid=cid), kind=kind, own_only=True)
         assert {c.service for c in found.eligible} == expected
 
 
-def held_back(field: CandidateSet) -> set[PeerId]:
-    return {candidate.node for candidate in field.eligible if candidate.held_back}
+def held_back(found: CandidateSet) -> set[PeerId]:
+    return {candidate.node for candidate in found.eligible if candidate.held_back}
 
 
 def test_a_new_replica_at_its_allowance_ranks_after_those_with_room() -> None:
@@ -323,8 +323,8 @@ THOUSAND = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"word" * 2_000)
 def test_a_context_that_is_surely_too_short_excludes_a_replica_with_the_figures() -> None:
     found = find((FAR, of_context(999)), (OTHER, of_context(9_000)), body=THOUSAND)
     assert [c.node for c in found.eligible] == [OTHER]
-    [left] = found.excluded
-    assert (left.reason, left.detail) == (Reason.SHORT, "999 < about 1,000 tokens")
+    [excluded] = found.excluded
+    assert (excluded.reason, excluded.detail) == (Reason.SHORT, "999 < about 1,000 tokens")
 
 
 def test_a_replica_with_a_context_that_is_probably_too_short_ranks_after_others() -> None:
@@ -364,8 +364,12 @@ SEES = Service("p", "m", abilities=Ability.TEXT_IN | Ability.IMAGE_IN)
 def test_a_model_known_to_take_no_images_is_excluded_for_an_image() -> None:
     found = find((FAR, READS), (OTHER, SEES), own=(Worker(SERVICE, "http://w"),), body=LOOK)
     assert {c.node for c in found.eligible} == {OTHER, OWN}
-    [left] = found.excluded
-    assert (left.candidate.node, left.reason, left.detail) == (FAR, Reason.UNSEEING, "image")
+    [excluded] = found.excluded
+    assert (excluded.candidate.node, excluded.reason, excluded.detail) == (
+        FAR,
+        Reason.UNSEEING,
+        "image",
+    )
     assert not find((FAR, READS), body=THOUSAND).excluded
 
 

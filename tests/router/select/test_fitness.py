@@ -20,8 +20,8 @@ from router.select.fitness import (
 from tests.router.world import chat
 
 
-def length(**said: object) -> RequestLength:
-    return RequestLength(chat(body=orjson.dumps({"model": "m", **said})))
+def length(**fields: object) -> RequestLength:
+    return RequestLength(chat(body=orjson.dumps({"model": "m", **fields})))
 
 
 def user(content: object) -> list[object]:
@@ -59,7 +59,7 @@ def test_a_text_to_tokenize_has_no_length() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"no JSON"])
 def test_a_request_to_a_service_has_no_length_and_may_have_no_body(body: bytes) -> None:
-    asked = Request(
+    request = Request(
         id="r-1",
         kind=Kind.BATCH,
         model="m",
@@ -67,17 +67,17 @@ def test_a_request_to_a_service_has_no_length_and_may_have_no_body(body: bytes) 
         content_type="application/json",
         target=Target("openai", "GET", "/v1/batches"),
     )
-    assert RequestLength(asked).minimum_tokens == 0
+    assert RequestLength(request).minimum_tokens == 0
 
 
 def test_the_length_is_the_texts_bytes_per_token_plus_the_answers_tokens() -> None:
-    found = length(messages=user("x" * 8_000), max_tokens=500)
-    assert found.minimum_tokens == 8_000 // MOST_BYTES + 500
-    assert found.likely_tokens == 8_000 // USUAL_BYTES + 500
-    assert found.exceeds(service(found.minimum_tokens - 1))
-    assert not found.exceeds(service(found.minimum_tokens))
-    assert found.may_exceed_context(service(found.likely_tokens - 1))
-    assert not found.may_exceed_context(service(found.likely_tokens))
+    estimate = length(messages=user("x" * 8_000), max_tokens=500)
+    assert estimate.minimum_tokens == 8_000 // MOST_BYTES + 500
+    assert estimate.likely_tokens == 8_000 // USUAL_BYTES + 500
+    assert estimate.exceeds(service(estimate.minimum_tokens - 1))
+    assert not estimate.exceeds(service(estimate.minimum_tokens))
+    assert estimate.may_exceed_context(service(estimate.likely_tokens - 1))
+    assert not estimate.may_exceed_context(service(estimate.likely_tokens))
 
 
 def test_nothing_is_too_long_for_an_unknown_context() -> None:
@@ -86,8 +86,8 @@ def test_nothing_is_too_long_for_an_unknown_context() -> None:
 
 def test_images_count_nothing_and_texts_beside_them_do() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
-    said = [{"type": "text", "text": "w" * 800}, image]
-    assert length(messages=user(said)).minimum_tokens == 100
+    content = [{"type": "text", "text": "w" * 800}, image]
+    assert length(messages=user(content)).minimum_tokens == 100
 
 
 def test_tools_count_in_the_length() -> None:
@@ -175,6 +175,6 @@ def test_a_media_part_is_found_however_the_json_is_spaced() -> None:
 
 @given(st.text())
 def test_texts_that_look_like_media_parts_are_none(words: str) -> None:
-    said = f'{words}"type":"image_url"{words}{{"type": "input_audio"}}'
-    for written in (said, [{"type": "text", "text": said}], {"deep": said}):
+    text = f'{words}"type":"image_url"{words}{{"type": "input_audio"}}'
+    for written in (text, [{"type": "text", "text": text}], {"deep": text}):
         assert media(written).missing(READS) == ""

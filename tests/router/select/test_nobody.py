@@ -51,14 +51,14 @@ def test_a_model_that_only_another_project_or_node_has_is_mentioned() -> None:
 
 
 def test_a_service_is_not_called_by_an_internal_name() -> None:
-    asked = replace(chat(service_type_name(ModelType.FINE_TUNING)), kind=Kind.FINE_TUNING)
-    error = no_candidate_error(asked, [Excluded(THEIRS, Reason.LOST)], ())
+    request = replace(chat(service_type_name(ModelType.FINE_TUNING)), kind=Kind.FINE_TUNING)
+    error = no_candidate_error(request, [Excluded(THEIRS, Reason.LOST)], ())
     assert str(error).startswith("the fine-tuning service is known, but no node serves it now")
 
 
 def test_if_all_replicas_asked_for_a_pause_the_shortest_pause_is_reported() -> None:
-    told = [Excluded(THEIRS, Reason.PAUSED, 7.0), Excluded(THEIRS, Reason.PAUSED, 3.0)]
-    error = no_candidate_error(chat(), [*told, Excluded(THEIRS, Reason.LOST)], ())
+    pauses = [Excluded(THEIRS, Reason.PAUSED, 7.0), Excluded(THEIRS, Reason.PAUSED, 3.0)]
+    error = no_candidate_error(chat(), [*pauses, Excluded(THEIRS, Reason.LOST)], ())
     assert isinstance(error, WorkerBusy)
     assert error.retry_after == 3.0
 
@@ -81,14 +81,14 @@ def test_a_model_of_another_type_is_a_bad_request_that_names_the_right_path() ->
 
 
 def test_a_parameter_that_no_worker_supports_is_refused_by_name() -> None:
-    asked = replace(chat(), verbatim=Verbatim(TGI, "generate", b"{}", "watermark"))
+    request = replace(chat(), verbatim=Verbatim(TGI, "generate", b"{}", "watermark"))
     wordless = [Excluded(THEIRS, Reason.WORDLESS)]
-    error = no_candidate_error(asked, wordless, ())
+    error = no_candidate_error(request, wordless, ())
     assert isinstance(error, WorkerUnable)
     assert str(error) == "no worker of 'llama' supports `watermark`"
     assert error.param == "watermark"
     lost = [*wordless, Excluded(THEIRS, Reason.LOST)]
-    assert isinstance(no_candidate_error(asked, lost, ()), NobodyServes)
+    assert isinstance(no_candidate_error(request, lost, ()), NobodyServes)
 
 
 def test_an_image_for_models_that_take_none_is_refused_by_name() -> None:

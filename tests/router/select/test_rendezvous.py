@@ -14,8 +14,8 @@ FOUND = [Candidate(PeerId(name), Service("p", "m")) for name in "abcd"]
 KEYS = [str(number).encode() for number in range(1_000)]
 
 
-def order(key: bytes, found: Sequence[Candidate], parts: Sequence[float]) -> list[PeerId]:
-    return [found[place].node for place in order_by_key(key, found, parts)]
+def order(key: bytes, candidates: Sequence[Candidate], parts: Sequence[float]) -> list[PeerId]:
+    return [candidates[index].node for index in order_by_key(key, candidates, parts)]
 
 
 def test_the_order_does_not_depend_on_the_order_of_the_candidates() -> None:
@@ -41,7 +41,7 @@ def test_no_key_moves_when_an_estimated_speed_changes_a_little() -> None:
 
 
 def test_the_key_of_a_conversation_is_its_session_or_its_opening() -> None:
-    said = replace(chat(), prefixes=Prefixes((Prefix(b"first", 5), Prefix(b"later", 9))))
-    assert conversation_key(said) == b"first"
-    assert conversation_key(replace(said, session="mine")) == b"mine"
+    request = replace(chat(), prefixes=Prefixes((Prefix(b"first", 5), Prefix(b"later", 9))))
+    assert conversation_key(request) == b"first"
+    assert conversation_key(replace(request, session="mine")) == b"mine"
     assert conversation_key(chat()) == b""

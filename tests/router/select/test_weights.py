@@ -39,8 +39,10 @@ def at(
 
 
 def talk(*, goes_on: bool = True, size: int = 20_000) -> Request:
-    said = [{"role": "user", "content": "x" * size}, {"role": "assistant", "content": "y"}]
-    fields = {"messages": [*said, {"role": "user", "content": "?"}] if goes_on else said[:1]}
+    messages = [{"role": "user", "content": "x" * size}, {"role": "assistant", "content": "y"}]
+    fields = {
+        "messages": [*messages, {"role": "user", "content": "?"}] if goes_on else messages[:1]
+    }
     body = orjson.dumps(fields)
     return replace(chat(body=body), prefixes=prefixes_of(fields, max(len(body), MIN_BYTES)))
 
@@ -78,18 +80,18 @@ def test_drawing_follows_the_weights_and_never_draws_weight_zero() -> None:
 
 
 def test_a_candidate_with_far_more_than_its_share_comes_last_and_the_rest_keeps_its_order() -> None:
-    found = [at("a", in_flight=1), at("b", in_flight=40), at("c"), at("d", in_flight=2)]
-    assert [c.node for c in with_room_first(chat(), found)] == ["a", "c", "d", "b"]
+    candidates = [at("a", in_flight=1), at("b", in_flight=40), at("c"), at("d", in_flight=2)]
+    assert [c.node for c in with_room_first(chat(), candidates)] == ["a", "c", "d", "b"]
 
 
 def test_shares_are_relative_to_slots() -> None:
-    found = [at("big", slots=30, in_flight=30), at("small", slots=10, in_flight=10)]
-    assert with_room_first(chat(), found) == found
+    candidates = [at("big", slots=30, in_flight=30), at("small", slots=10, in_flight=10)]
+    assert with_room_first(chat(), candidates) == candidates
 
 
 def test_the_order_is_kept_if_no_candidate_has_room() -> None:
-    found = [at("a", in_flight=50)]
-    assert with_room_first(chat(), found) == found
+    candidates = [at("a", in_flight=50)]
+    assert with_room_first(chat(), candidates) == candidates
     assert with_room_first(chat(), []) == []
 
 
@@ -131,8 +133,8 @@ def test_long_requests_go_to_machines_with_quick_prefill() -> None:
 def test_a_node_that_reports_answers_of_an_absurd_length_changes_little(told: int) -> None:
     honest = ServiceTime(fixed=0.0, token=0.1, tokens=100, answers=30)
     liar = ServiceTime(fixed=40.0, tokens=told, answers=1_000_000)
-    known = [at("a", time=honest), at("b", time=honest), at("c", time=liar)]
-    costs = [p.cost for p in forecasts(chat(), known)]
+    candidates = [at("a", time=honest), at("b", time=honest), at("c", time=liar)]
+    costs = [p.cost for p in forecasts(chat(), candidates)]
     assert max(costs) == costs[2]
     assert 5 < costs[0] < 30
 
@@ -157,13 +159,17 @@ def test_no_single_node_decides_the_expected_length_of_answers() -> None:
 
 
 def test_a_candidate_without_a_service_time_is_expected_to_be_average() -> None:
-    found = [at("quick", slots=4, time=QUICK), at("slow", slots=4, time=SLOW), at("new", slots=4)]
+    candidates = [
+        at("quick", slots=4, time=QUICK),
+        at("slow", slots=4, time=SLOW),
+        at("new", slots=4),
+    ]
     usual = ServiceTime(fixed=2.0)
-    found.append(at("usual", slots=4, time=usual))
-    _, _, new, other = forecasts(chat(), found)
+    candidates.append(at("usual", slots=4, time=usual))
+    _, _, new, other = forecasts(chat(), candidates)
     assert new == other
-    assert expectations(chat(), found[2], found) == {}
-    assert expectations(chat(), found[1], found) == {
+    assert expectations(chat(), candidates[2], candidates) == {}
+    assert expectations(chat(), candidates[1], candidates) == {
         "expected_seconds": 8.0,
         "service_seconds": 8.0,
         "error": 1.0,
@@ -210,18 +216,18 @@ def test_a_slow_machine_counts_as_crowded_before_a_quick_one() -> None:
 
 def test_a_candidate_is_late_by_its_expected_first_byte_and_its_queue() -> None:
     time = ServiceTime(fixed=2.0, first=0.2, first_kilobyte=0.01)
-    found = [at(str(n), slots=4, in_flight=n, time=time) for n in (0, 5)]
-    found += [at("slow", slots=4, time=replace(time, first=2.0)), at("unknown", slots=4)]
-    asked = replace(chat(), aim=0.5, stream=True)
-    assert {node for node, _ in late_candidates(asked, found)} == {"5", "slow"}
+    candidates = [at(str(n), slots=4, in_flight=n, time=time) for n in (0, 5)]
+    candidates += [at("slow", slots=4, time=replace(time, first=2.0)), at("unknown", slots=4)]
+    request = replace(chat(), aim=0.5, stream=True)
+    assert {node for node, _ in late_candidates(request, candidates)} == {"5", "slow"}
     # For a whole answer, its end counts.
-    assert {node for node, _ in late_candidates(replace(asked, stream=False), found)} == {
+    assert {node for node, _ in late_candidates(replace(request, stream=False), candidates)} == {
         "0",
         "5",
         "slow",
     }
     shares = at("shares", in_flight=9, time=replace(time, sharing=1.0))
-    assert late_candidates(asked, [shares])
+    assert late_candidates(request, [shares])
 
 
 READER = ServiceTime(fixed=0.5, kilobyte=0.1, holds=60.0)
@@ -255,12 +261,14 @@ def test_conversations_stay_at_a_machine_if_prefill_takes_long() -> None:
 
 
 def test_possible_holders_of_a_conversation_are_asked_if_none_is_known() -> None:
-    found = [at(str(n), time=READER) for n in range(20)]
-    asked = candidates_to_query(talk(), found)
-    assert len(asked) == MAX_QUERIED
-    assert asked == candidates_to_query(talk(), found[::-1])
+    candidates = [at(str(n), time=READER) for n in range(20)]
+    queried = candidates_to_query(talk(), candidates)
+    assert len(queried) == MAX_QUERIED
+    assert queried == candidates_to_query(talk(), candidates[::-1])
     assert (
-        candidates_to_query(talk(), [replace(found[0], before=ReadPrefix(15.0, 1.0)), *found[1:]])
+        candidates_to_query(
+            talk(), [replace(candidates[0], before=ReadPrefix(15.0, 1.0)), *candidates[1:]]
+        )
         == []
     )
     assert (

@@ -34,8 +34,8 @@ def test_each_call_is_found_by_its_methods_and_path_alone(call):
 
 def test_every_service_has_calls_and_no_path_is_listed_twice():
     assert {kind for call in CALLS for kind in call.kinds} == set(SERVICES)
-    asked = [(method, call.path) for call in CALLS for method in call.methods]
-    assert len(asked) == len({*asked})
+    listed = [(method, call.path) for call in CALLS for method in call.methods]
+    assert len(listed) == len({*listed})
 
 
 @pytest.mark.parametrize("id_", [".", "..", "%2e%2E"])
@@ -68,10 +68,10 @@ def test_the_purpose_of_a_file_gives_its_service():
 
 
 def test_a_written_call_is_read_back_by_another_node():
-    said = "GET /batch_inference/jobs/status?job_id=a+b"
-    target = parse_target(said, Kind.BATCH)
+    line = "GET /batch_inference/jobs/status?job_id=a+b"
+    target = parse_target(line, Kind.BATCH)
     assert (target.method, target.path) == ("GET", "/batch_inference/jobs/status?job_id=a+b")
-    assert format_target(target) == said
+    assert format_target(target) == line
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ HOME = home_of(NODE, Service("p", "m"))
 OTHER = home_of(NODE, Service("q", "m"))
 
 
-def put(said: object, home: ServiceHome = HOME) -> object:
-    return orjson.loads(add_homes(orjson.dumps(said), home))
+def put(payload: object, home: ServiceHome = HOME) -> object:
+    return orjson.loads(add_homes(orjson.dumps(payload), home))
 
 
 def at_home(id_: str, home: ServiceHome = HOME) -> str:
@@ -29,15 +29,15 @@ def test_services_of_one_node_have_homes_of_their_own():
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=200))
 def test_stripping_the_home_restores_the_id(id_):
-    said = put({"id": id_})
+    answer = put({"id": id_})
     stripper = HomeRemover()
-    assert isinstance(said, dict)
-    assert stripper.strip_id(said["id"]) == id_
+    assert isinstance(answer, dict)
+    assert stripper.strip_id(answer["id"]) == id_
     assert stripper.homes == {HOME}
 
 
 def test_ids_are_found_in_an_answer_and_in_its_lists():
-    said = {
+    answer = {
         "id": "a",
         "input_file_id": "b",
         "error_file_id": None,
@@ -55,8 +55,8 @@ def test_ids_are_found_in_an_answer_and_in_its_lists():
         "logs": "/v1/files/m/content",
         "fine_tuning_job_id": "n",
     }
-    assert put(said) == {
-        **said,
+    assert put(answer) == {
+        **answer,
         "id": at_home("a"),
         "input_file_id": at_home("b"),
         "result_files": [at_home("c"), at_home("d")],
@@ -84,8 +84,8 @@ def test_an_id_without_a_home_is_left_alone():
 
 def test_homes_are_stripped_from_a_body():
     stripper = HomeRemover()
-    given_ = {"input_file_id": at_home("a"), "file_ids": [at_home("b"), "c"], "model": at_home("x")}
-    assert stripper.strip_fields(given_) == {"input_file_id": "a", "file_ids": ["b", "c"]}
+    fields = {"input_file_id": at_home("a"), "file_ids": [at_home("b"), "c"], "model": at_home("x")}
+    assert stripper.strip_fields(fields) == {"input_file_id": "a", "file_ids": ["b", "c"]}
     assert stripper.homes == {HOME}
     assert stripper.strip_id(at_home("d", OTHER)) == "d"
     assert stripper.homes == {HOME, OTHER}

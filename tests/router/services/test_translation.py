@@ -15,8 +15,8 @@ def target(method, path, protocol=LLAMA_STACK):
 
 
 def test_every_call_is_translated_or_refused_by_its_name():
-    known = {f"{method} {call.path}" for call in CALLS for method in call.methods}
-    assert known >= TRANSLATED
+    listed = {f"{method} {call.path}" for call in CALLS for method in call.methods}
+    assert listed >= TRANSLATED
     for call in CALLS:
         for method in call.methods:
             path = call.path.replace("*", "x")

@@ -145,29 +145,29 @@ def test_an_open_circuit_admits_a_trial_within_the_longest_pause(
 
 
 def test_only_the_worker_that_asked_is_paused_and_for_as_long_as_it_asked() -> None:
-    said = RetryAfter()
-    said.record("it", 7.0, 100.0)
-    assert said.seconds_left("it", 101.0) == 6.0
-    assert said.seconds_left("another", 101.0) == 0.0
-    assert said.seconds_left("it", 107.0) == 0.0
+    pauses = RetryAfter()
+    pauses.record("it", 7.0, 100.0)
+    assert pauses.seconds_left("it", 101.0) == 6.0
+    assert pauses.seconds_left("another", 101.0) == 0.0
+    assert pauses.seconds_left("it", 107.0) == 0.0
 
 
 def test_the_latest_pause_counts() -> None:
-    said = RetryAfter()
-    said.record("it", 30.0, 0.0)
-    said.record("it", 2.0, 1.0)
-    assert said.seconds_left("it", 1.0) == 2.0
+    pauses = RetryAfter()
+    pauses.record("it", 30.0, 0.0)
+    pauses.record("it", 2.0, 1.0)
+    assert pauses.seconds_left("it", 1.0) == 2.0
 
 
 def test_a_pause_is_bounded() -> None:
-    said = RetryAfter()
-    said.record("it", 3600.0, 0.0)
-    assert said.seconds_left("it", 0.0) == LONGEST_RETRY_AFTER
+    pauses = RetryAfter()
+    pauses.record("it", 3600.0, 0.0)
+    assert pauses.seconds_left("it", 0.0) == LONGEST_RETRY_AFTER
 
 
 def test_the_number_of_remembered_pauses_is_bounded() -> None:
-    said = RetryAfter()
+    pauses = RetryAfter()
     for n in range(MAX_WAITING_ADDRESSES + 5):
-        said.record(str(n), 60.0, 0.0)
-    assert len(said.paused_until) == MAX_WAITING_ADDRESSES
-    assert said.seconds_left("0", 0.0) == 0.0
+        pauses.record(str(n), 60.0, 0.0)
+    assert len(pauses.paused_until) == MAX_WAITING_ADDRESSES
+    assert pauses.seconds_left("0", 0.0) == 0.0

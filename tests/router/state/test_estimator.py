@@ -170,15 +170,15 @@ class Cached:
             draw = self.random
             kilobytes, age = draw.uniform(2, 20), draw.lognormvariate(2, 1.5)
             before = ReadPrefix(0.9 * kilobytes, age) if draw.random() < 0.8 else ReadPrefix()
-            held = before.kilobytes if age < self.forgets else 0.0
-            seconds = (0.2 + 0.1 * (kilobytes - held)) * draw.lognormvariate(-0.03, 0.25)
+            cached = before.kilobytes if age < self.forgets else 0.0
+            seconds = (0.2 + 0.1 * (kilobytes - cached)) * draw.lognormvariate(-0.03, 0.25)
             self.estimator.record_answer(
                 seconds,
                 kilobytes=kilobytes,
                 tokens=0.0,
                 concurrency=1.0,
                 before=before,
-                cached=held if self.tells else None,
+                cached=cached if self.tells else None,
             )
         assert self.estimator.time is not None
         return self.estimator.time

@@ -158,9 +158,9 @@ def test_workers_that_are_gone_are_forgotten() -> None:
 def test_a_stream_counts_the_same_however_its_events_arrive(
     events: int, comment: bytes, end: bytes, data: st.DataObject
 ) -> None:
-    said = [b"data: %d" % number + end for number in range(events)]
-    at = data.draw(st.integers(1, events))
+    chunks = [b"data: %d" % number + end for number in range(events)]
+    cut = data.draw(st.integers(1, events))
     tally = Tally()
-    found = tally.count_first_bytes(comment + b"".join(said[:at]))
-    found += sum(tally.count_chunks([event]) for event in said[at:])
-    assert found == tally.events == events - 1
+    count = tally.count_first_bytes(comment + b"".join(chunks[:cut]))
+    count += sum(tally.count_chunks([event]) for event in chunks[cut:])
+    assert count == tally.events == events - 1

@@ -9,10 +9,10 @@ def key(name: str) -> tuple[PeerId, Service]:
     return PeerId(name), Service("p", "m")
 
 
-def talk(*said: str, shared: int = 0) -> Prefixes:
+def talk(*texts: str, shared: int = 0) -> Prefixes:
     chain, whole = [], ""
-    for words in said:
-        whole += words
+    for text in texts:
+        whole += text
         chain.append(Prefix(whole.encode(), 10 * (len(chain) + 1)))
     return Prefixes(tuple(chain), shared, shared)
 
@@ -36,19 +36,19 @@ def test_a_shared_system_prompt_counts_as_read_by_every_replica() -> None:
 
 
 def test_a_batchs_system_prompt_counts_as_shared_only_once_the_reader_list_is_full() -> None:
-    index, said = PrefixIndex(), talk("be brief", "hi", shared=1)
+    index, conversation = PrefixIndex(), talk("be brief", "hi", shared=1)
     other = talk("be brief", "ho", shared=1)
-    index.record_read(key("a"), said, 1.0)
+    index.record_read(key("a"), conversation, 1.0)
     assert index.find_readers(other, 2.0, of_batch=True) == ({key("a"): Read(10, 1.0)}, 0)
     for number in range(MAX_READERS):
-        index.record_read(key(str(number)), said, 1.0)
+        index.record_read(key(str(number)), conversation, 1.0)
     assert index.find_readers(other, 2.0, of_batch=True) == ({}, 10)
 
 
 def test_a_nodes_own_statement_counts_like_an_observation() -> None:
-    index, said = PrefixIndex(), talk("hi", "hello", "how?")
-    index.record_reported(key("a"), said, Read(20, 5.0), now=7.0)
-    assert index.find_readers(said, 8.0) == ({key("a"): Read(20, 6.0)}, 0)
+    index, conversation = PrefixIndex(), talk("hi", "hello", "how?")
+    index.record_reported(key("a"), conversation, Read(20, 5.0), now=7.0)
+    assert index.find_readers(conversation, 8.0) == ({key("a"): Read(20, 6.0)}, 0)
 
 
 def test_memory_is_bounded() -> None:

@@ -101,11 +101,11 @@ def test_callers_that_come_and_go_leave_nothing_behind() -> None:
 @given(st.lists(st.sampled_from("abcd"), min_size=40, max_size=80))
 def test_waiting_callers_are_served_equally(order: list[str]) -> None:
     queue = queues()
-    waiting = Counter(order)
+    counts = Counter(order)
     for caller in order:
         join(queue, caller)
     served: Counter[str] = Counter()
-    rounds = min(waiting.values()) if len(waiting) == 4 else 0
+    rounds = min(counts.values()) if len(counts) == 4 else 0
     for _ in range(rounds * 4):
         ticket = queue.pop_next(WORKER)
         assert ticket is not None
@@ -141,11 +141,11 @@ def test_background_requests_come_after_all_others_and_in_order() -> None:
 
 def test_a_slot_that_is_kept_free_goes_to_no_background_request() -> None:
     queue = queues()
-    waits = background(queue)
+    waiter = background(queue)
     assert queue.pop_next(WORKER, background=False) is None
     ann = join(queue, "ann")
     assert queue.pop_next(WORKER, background=False) is ann
-    assert queue.pop_next(WORKER) is waits
+    assert queue.pop_next(WORKER) is waiter
 
 
 def test_in_a_full_queue_background_requests_are_displaced_and_displace_no_other() -> None:

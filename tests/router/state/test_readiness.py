@@ -111,49 +111,49 @@ def test_a_proxy_says_whether_it_passed_the_request_to_its_worker(
 
 
 def test_a_model_that_was_away_for_long_is_not_waited_for_until_it_answers_again() -> None:
-    one = Readiness()
-    assert one.is_worth_waiting("m", 0.0)
+    readiness = Readiness()
+    assert readiness.is_worth_waiting("m", 0.0)
     for now in (0.0, HOPE / 2, HOPE):
-        one.record_not_ready("m", AWAY, now)
-    assert not one.is_worth_waiting("m", HOPE)
-    assert one.is_worth_waiting("another", HOPE)
-    one.record_ready("m", HOPE + 1)
-    one.record_not_ready("m", AWAY, HOPE + 2)
-    assert one.is_worth_waiting("m", HOPE + 2)
+        readiness.record_not_ready("m", AWAY, now)
+    assert not readiness.is_worth_waiting("m", HOPE)
+    assert readiness.is_worth_waiting("another", HOPE)
+    readiness.record_ready("m", HOPE + 1)
+    readiness.record_not_ready("m", AWAY, HOPE + 2)
+    assert readiness.is_worth_waiting("m", HOPE + 2)
 
 
 def test_a_model_that_reports_loading_is_waited_for_however_long_it_takes() -> None:
-    one = Readiness()
+    readiness = Readiness()
     for now in range(0, 1000, 10):
-        one.record_not_ready("m", WorkerLoading(), float(now))
-    assert one.is_worth_waiting("m", 1000.0)
+        readiness.record_not_ready("m", WorkerLoading(), float(now))
+    assert readiness.is_worth_waiting("m", 1000.0)
 
 
 def test_a_model_that_was_not_requested_for_a_long_time_is_waited_for_again() -> None:
-    one = Readiness()
-    one.record_not_ready("m", AWAY, 0.0)
-    one.record_not_ready("m", AWAY, FORGOTTEN)
-    assert one.is_worth_waiting("m", FORGOTTEN)
+    readiness = Readiness()
+    readiness.record_not_ready("m", AWAY, 0.0)
+    readiness.record_not_ready("m", AWAY, FORGOTTEN)
+    assert readiness.is_worth_waiting("m", FORGOTTEN)
 
 
 def test_loading_is_expected_to_take_as_long_as_the_last_time() -> None:
-    one = Readiness()
-    one.record_not_ready("m", WorkerLoading(), 0.0)
-    assert one.eta("m", 0.0) is None
-    one.record_ready("m", 40.0)
-    one.record_not_ready("m", WorkerLoading(), 100.0)
-    assert one.eta("m", 110.0) == 30.0
-    assert one.eta("m", 150.0) is None
+    readiness = Readiness()
+    readiness.record_not_ready("m", WorkerLoading(), 0.0)
+    assert readiness.eta("m", 0.0) is None
+    readiness.record_ready("m", 40.0)
+    readiness.record_not_ready("m", WorkerLoading(), 100.0)
+    assert readiness.eta("m", 110.0) == 30.0
+    assert readiness.eta("m", 150.0) is None
 
 
 def test_the_number_of_remembered_models_is_bounded() -> None:
-    one = Readiness()
+    readiness = Readiness()
     for n in range(2 * MAX_MODELS):
-        one.record_not_ready(str(n), WorkerLoading(), 0.0)
+        readiness.record_not_ready(str(n), WorkerLoading(), 0.0)
         if n % 2:
-            one.record_ready(str(n), 1.0)
-    assert len(one._spells) <= MAX_MODELS
-    assert len(one._loading_times) <= MAX_MODELS
+            readiness.record_ready(str(n), 1.0)
+    assert len(readiness._spells) <= MAX_MODELS
+    assert len(readiness._loading_times) <= MAX_MODELS
 
 
 REFUSED = WorkerUnreachable("refused")
@@ -165,58 +165,58 @@ def test_an_unknown_worker_may_return() -> None:
 
 
 def test_a_worker_that_never_answered_a_probe_is_not_waited_for_until_it_does() -> None:
-    vitals = HealthTable()
-    vitals.record_probe("a", 0.0, answers=False)
-    assert not vitals.may_return("a", 0.0)
-    assert vitals.health_of("a", 5.0) == AddressHealth(known=True, silent=5.0)
-    vitals.record_answer("a", 6.0)
-    vitals.record_error("a", REFUSED, 7.0)
-    assert vitals.may_return("a", 7.0)
+    table = HealthTable()
+    table.record_probe("a", 0.0, answers=False)
+    assert not table.may_return("a", 0.0)
+    assert table.health_of("a", 5.0) == AddressHealth(known=True, silent=5.0)
+    table.record_answer("a", 6.0)
+    table.record_error("a", REFUSED, 7.0)
+    assert table.may_return("a", 7.0)
 
 
 def test_a_probed_worker_is_away_since_its_last_answer() -> None:
-    vitals = HealthTable()
-    vitals.record_probe("a", 0.0, answers=True)
-    vitals.record_probe("a", 15.0, answers=False)
-    assert vitals.may_return("a", RESTART - 1)
-    assert not vitals.may_return("a", RESTART)
-    assert vitals.health_of("a", RESTART) == AddressHealth(known=True, ever=True, silent=RESTART)
+    table = HealthTable()
+    table.record_probe("a", 0.0, answers=True)
+    table.record_probe("a", 15.0, answers=False)
+    assert table.may_return("a", RESTART - 1)
+    assert not table.may_return("a", RESTART)
+    assert table.health_of("a", RESTART) == AddressHealth(known=True, ever=True, silent=RESTART)
 
 
 def test_a_worker_that_is_not_probed_is_away_since_its_first_miss() -> None:
-    vitals = HealthTable()
-    vitals.record_answer("a", 0.0)
-    vitals.record_error("a", REFUSED, 1000.0)
-    vitals.record_error("a", REFUSED, 1000.0 + RESTART - 1)
-    assert vitals.may_return("a", 1000.0 + RESTART - 1)
-    assert not vitals.may_return("a", 1000.0 + RESTART)
+    table = HealthTable()
+    table.record_answer("a", 0.0)
+    table.record_error("a", REFUSED, 1000.0)
+    table.record_error("a", REFUSED, 1000.0 + RESTART - 1)
+    assert table.may_return("a", 1000.0 + RESTART - 1)
+    assert not table.may_return("a", 1000.0 + RESTART)
     # The last sign is too old to say anything about now.
-    assert vitals.may_return("a", 1000.0 + RESTART + FORGOTTEN)
+    assert table.may_return("a", 1000.0 + RESTART + FORGOTTEN)
 
 
 def test_a_worker_with_long_restarts_is_waited_for_longer_within_bounds() -> None:
-    vitals = HealthTable()
-    vitals.record_probe("a", 0.0, answers=True)
+    table = HealthTable()
+    table.record_probe("a", 0.0, answers=True)
     for took in (50.0, 500.0):
-        vitals.record_error("a", REFUSED, 1.0)
-        vitals.record_probe("a", took, answers=True)
-        vitals.record_probe("a", took + 1, answers=False)
+        table.record_error("a", REFUSED, 1.0)
+        table.record_probe("a", took, answers=True)
+        table.record_probe("a", took + 1, answers=False)
         patience = min(2 * took, LONGEST_RESTART)
-        assert vitals.may_return("a", took + patience - 1)
-        assert not vitals.may_return("a", took + patience)
-        vitals = HealthTable()
-        vitals.record_probe("a", 0.0, answers=True)
+        assert table.may_return("a", took + patience - 1)
+        assert not table.may_return("a", took + patience)
+        table = HealthTable()
+        table.record_probe("a", 0.0, answers=True)
 
 
 def test_the_word_of_its_node_counts_for_another_nodes_worker() -> None:
-    vitals = HealthTable()
-    vitals.record_error("a", WorkerAway("restarts", hopeful=True), 0.0)
-    assert vitals.may_return("a", 0.0)
-    vitals.record_error("a", WorkerAway("never there"), 1.0)
-    assert not vitals.may_return("a", 1.0)
-    vitals.record_answer("a", 2.0)
-    vitals.record_error("a", WorkerAway("long gone"), 3.0)
-    assert not vitals.may_return("a", 3.0)
+    table = HealthTable()
+    table.record_error("a", WorkerAway("restarts", hopeful=True), 0.0)
+    assert table.may_return("a", 0.0)
+    table.record_error("a", WorkerAway("never there"), 1.0)
+    assert not table.may_return("a", 1.0)
+    table.record_answer("a", 2.0)
+    table.record_error("a", WorkerAway("long gone"), 3.0)
+    assert not table.may_return("a", 3.0)
 
 
 def test_only_an_absent_worker_is_silent_and_any_answer_is_a_sign_of_life() -> None:
@@ -229,15 +229,15 @@ def test_only_an_absent_worker_is_silent_and_any_answer_is_a_sign_of_life() -> N
         (neither, False, False),
     ):
         for error in errors:
-            vitals = HealthTable()
-            vitals.record_error("a", error, 0.0)
-            life = vitals.health_of("a", 0.0)
-            assert (life.known, life.answers) == (known, answers)
+            table = HealthTable()
+            table.record_error("a", error, 0.0)
+            health = table.health_of("a", 0.0)
+            assert (health.known, health.answers) == (known, answers)
 
 
 def test_the_number_of_remembered_addresses_is_bounded() -> None:
-    vitals = HealthTable()
+    table = HealthTable()
     for number in range(MAX_ADDRESSES + 1):
-        vitals.record_answer(str(number), 0.0)
-    assert not vitals.health_of("0", 0.0).known
-    assert vitals.health_of("1", 0.0).known
+        table.record_answer(str(number), 0.0)
+    assert not table.health_of("0", 0.0).known
+    assert table.health_of("1", 0.0).known

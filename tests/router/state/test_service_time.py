@@ -47,8 +47,8 @@ def test_an_invalid_text_is_no_service_time(text: str) -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_a_service_time_or_none(text: str) -> None:
-    found = parse_service_time(text)
-    assert found is None or 0 <= found.sharing <= 1
+    service_time = parse_service_time(text)
+    assert service_time is None or 0 <= service_time.sharing <= 1
 
 
 def test_a_shared_prefix_is_held_and_half_of_the_rest_after_its_half_life() -> None:

@@ -99,9 +99,9 @@ def test_one_probe_runs_at_a_time_and_not_too_often(stuck: StuckWorkers) -> None
 def test_probes_of_a_silent_worker_grow_rarer_and_an_answer_brings_it_back(
     stuck: StuckWorkers,
 ) -> None:
-    asked = stuck.record_request(HERE, 0.0)
+    request = stuck.record_request(HERE, 0.0)
     ask(stuck, SURE, answered=False)
-    asked.record_no_answer()
+    request.record_no_answer()
     now, pauses = SURE, []
     for _ in range(4):
         before = now
@@ -115,30 +115,30 @@ def test_probes_of_a_silent_worker_grow_rarer_and_an_answer_brings_it_back(
 
 
 def test_a_late_first_byte_brings_a_silent_worker_back(stuck: StuckWorkers) -> None:
-    asked = stuck.record_request(HERE, 0.0)
+    request = stuck.record_request(HERE, 0.0)
     ask(stuck, SURE, answered=False)
-    asked.record_first_byte(7.0, 7.0)
+    request.record_first_byte(7.0, 7.0)
     assert not stuck.is_silent(HERE)
 
 
 def test_whether_a_worker_answers_probes_while_busy_is_tested_rarely(stuck: StuckWorkers) -> None:
-    asked = stuck.record_request(HERE, 0.0)
+    request = stuck.record_request(HERE, 0.0)
     ask(stuck, LEARN_AFTER, answered=False)
-    asked.record_first_byte(0.6, 0.6)
-    asked = stuck.record_request(HERE, 10.0)
+    request.record_first_byte(0.6, 0.6)
+    request = stuck.record_request(HERE, 10.0)
     assert not stuck.claim_probe(HERE, 10.0 + LEARN_AFTER)
-    asked.record_first_byte(0.6, 10.6)
+    request.record_first_byte(0.6, 10.6)
     stuck.record_request(HERE, LEARN_AGAIN)
     assert stuck.claim_probe(HERE, LEARN_AGAIN + LEARN_AFTER)
 
 
 def test_memory_is_bounded_and_a_worker_with_requests_is_kept(stuck: StuckWorkers) -> None:
-    asked = stuck.record_request(HERE, 0.0)
+    request = stuck.record_request(HERE, 0.0)
     for number in range(3 * MAX_WORKERS):
         address = f"http://127.0.0.1:1/{number}"
         stuck.record_request(address, 0.0).record_first_byte(0.1, 0.1)
     assert len(stuck._workers) <= MAX_WORKERS
-    assert stuck.record_request(HERE, 1.0) is asked
+    assert stuck.record_request(HERE, 1.0) is request
 
 
 steps = st.lists(
@@ -153,15 +153,15 @@ def test_only_an_unanswered_probe_makes_a_worker_silent(
 ) -> None:
     stuck, now = StuckWorkers(), 0.0
     waiting: list[WorkerActivity] = []
-    for what, well, wait in taken:
+    for event, well, wait in taken:
         now += wait
         before = stuck.is_silent(HERE)
-        if what == "began":
+        if event == "began":
             waiting.append(stuck.record_request(HERE, now))
-        elif what == "ended" and waiting:
-            asked = waiting.pop()
-            asked.record_first_byte(wait, now) if well else asked.record_no_answer()
-        elif what == "ask" and stuck.claim_probe(HERE, now):
+        elif event == "ended" and waiting:
+            request = waiting.pop()
+            request.record_first_byte(wait, now) if well else request.record_no_answer()
+        elif event == "ask" and stuck.claim_probe(HERE, now):
             stuck.record_probe(HERE, now, answered=well)
             assert not (well and stuck.is_silent(HERE))
             continue

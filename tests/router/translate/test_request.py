@@ -15,16 +15,16 @@ LOOK = {"type": "function", "function": {"name": "look"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 
 
-def mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
+def mapped(request: TextRequest, worker: Worker) -> MappedRequest:
     return MappedRequest(
-        "p", ({"model": worker.own_model},), unheard(asked, "max_tokens", "temperature")
+        "p", ({"model": worker.own_model},), unheard(request, "max_tokens", "temperature")
     )
 
 
 def said(mapping: RequestMapping, kind: Kind = Kind.CHAT, **fields: object) -> MappedRequest:
     assert WORKER
-    given = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
-    request = chat(kind=kind, body=orjson.dumps({**given, **fields}))
+    defaults = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
+    request = chat(kind=kind, body=orjson.dumps({**defaults, **fields}))
     return mapping.read(request, WORKER)[1]
 
 

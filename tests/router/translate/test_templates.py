@@ -26,12 +26,14 @@ def test_chatml() -> None:
 
 
 def test_llama3() -> None:
-    said = rendered("llama3", CHAT)
-    assert said.prompt.startswith(
+    rendering = rendered("llama3", CHAT)
+    assert rendering.prompt.startswith(
         "<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
     )
-    assert said.prompt.endswith("more<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n")
-    assert "<|eot_id|>" in said.stops
+    assert rendering.prompt.endswith(
+        "more<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    assert "<|eot_id|>" in rendering.stops
 
 
 def test_plain() -> None:
@@ -47,9 +49,9 @@ def test_chatml_is_the_default_template(template: Template) -> None:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_content_that_is_no_text_is_refused(template: Template) -> None:
-    seen = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     with pytest.raises(BadRequest):
-        rendered(template, seen)
+        rendered(template, messages)
 
 
 MARKS = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "user", "\n")
@@ -60,7 +62,7 @@ PIECES = st.lists(
 
 @given(PIECES.map("".join), st.sampled_from(("chatml", "llama3")))
 def test_a_message_cannot_forge_another_one(text: str, template: Template) -> None:
-    said = rendered(template, [{"role": "user", "content": text}]).prompt
+    prompt = rendered(template, [{"role": "user", "content": text}]).prompt
     plain = rendered(template, [{"role": "user", "content": "x"}]).prompt
     for mark in MARKS[:2] if template == "chatml" else MARKS[2:4]:
-        assert said.count(mark) == plain.count(mark)
+        assert prompt.count(mark) == plain.count(mark)

@@ -15,26 +15,26 @@ CALL = ToolCall("call_1", "look", "{}")
 
 
 def asked(kind: Kind = Kind.COMPLETION, **fields: object) -> TextRequest:
-    given = {"model": "m", "prompt": "12345678", "messages": [{"role": "user", "content": "hi"}]}
-    return read(chat(kind=kind, body=orjson.dumps({**given, **fields})))
+    defaults = {"model": "m", "prompt": "12345678", "messages": [{"role": "user", "content": "hi"}]}
+    return read(chat(kind=kind, body=orjson.dumps({**defaults, **fields})))
 
 
-def told(asked: TextRequest, *said: OutputPiece) -> list[object]:
+def told(request: TextRequest, *output_pieces: OutputPiece) -> list[object]:
     """Return the events of several parts, one after the other."""
-    left = iter(said)
-    stream = ChoiceReader(asked, lambda _, __: next(left))
-    return [event for _ in said for event in stream.feed(b"")] + list(stream.finish())
+    left = iter(output_pieces)
+    stream = ChoiceReader(request, lambda _, __: next(left))
+    return [event for _ in output_pieces for event in stream.feed(b"")] + list(stream.finish())
 
 
 def test_a_text_comes_piece_by_piece_and_ends_with_its_usage() -> None:
-    spent = Usage(3, 2)
+    usage = Usage(3, 2)
     events = told(
         asked(),
         OutputPiece("a"),
-        OutputPiece("b", usage=spent),
+        OutputPiece("b", usage=usage),
         OutputPiece(reason="length", over=True),
     )
-    assert events == [Delta("a"), Delta("b"), End("length"), spent]
+    assert events == [Delta("a"), Delta("b"), End("length"), usage]
 
 
 def test_usage_that_the_worker_does_not_report_is_estimated() -> None:
@@ -73,11 +73,11 @@ def test_an_echoed_prompt_comes_first() -> None:
 
 
 def test_a_tool_call_sets_the_finish_reason() -> None:
-    spent = Usage(1, 1)
-    whole = in_one_piece(asked(Kind.CHAT), 0, OutputPiece("so", "stop", spent, calls=(CALL,)))
-    assert whole == [Delta("so"), CALL, End("tool_calls"), spent]
-    events = told(asked(Kind.CHAT), OutputPiece(calls=(CALL,)), OutputPiece(usage=spent, over=True))
-    assert events == [CALL, End("tool_calls"), spent]
+    usage = Usage(1, 1)
+    whole = in_one_piece(asked(Kind.CHAT), 0, OutputPiece("so", "stop", usage, calls=(CALL,)))
+    assert whole == [Delta("so"), CALL, End("tool_calls"), usage]
+    events = told(asked(Kind.CHAT), OutputPiece(calls=(CALL,)), OutputPiece(usage=usage, over=True))
+    assert events == [CALL, End("tool_calls"), usage]
 
 
 def test_a_stream_ends_properly_only_with_a_finish_reason() -> None:
@@ -97,7 +97,7 @@ def test_a_text_ends_before_the_first_stop_string_however_it_is_split(
     text: list[str], stops: list[str]
 ) -> None:
     whole = "".join(text)
-    found = [at for stop in stops if (at := whole.find(stop)) >= 0]
+    found = [index for stop in stops if (index := whole.find(stop)) >= 0]
     cut = StopFilter(stops)
     written = pieces(cut, text)
     assert bool(cut.hit) == bool(found)

@@ -66,7 +66,9 @@ def test_every_protocol_is_a_dialect_with_a_bit_of_its_own():
 
 
 def test_a_record_states_the_protocols_that_its_node_passes_on():
-    said = Verbatim(TGI, "generate", b"{}")
-    assert accepts(said, Service("p", "m", abilities=int(Ability.TGI | Ability.TEXT_IN)))
-    assert not accepts(said, Service("p", "m", abilities=int(Ability.LOCALAI | Ability.TEXT_IN)))
-    assert not accepts(said, Service("p", "m"))
+    original = Verbatim(TGI, "generate", b"{}")
+    assert accepts(original, Service("p", "m", abilities=int(Ability.TGI | Ability.TEXT_IN)))
+    assert not accepts(
+        original, Service("p", "m", abilities=int(Ability.LOCALAI | Ability.TEXT_IN))
+    )
+    assert not accepts(original, Service("p", "m"))

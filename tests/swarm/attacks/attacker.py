@@ -28,8 +28,8 @@ class Attacker:
         assert self.process.stdin
         self.process.stdin.write(f"{kind}\n")
         self.process.stdin.flush()
-        said: dict[str, object] = self._next()
-        return said
+        report: dict[str, object] = self._next()
+        return report
 
     def end(self) -> None:
         self.process.kill()

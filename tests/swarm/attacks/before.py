@@ -55,9 +55,9 @@ async def one_byte_writes(target: Target) -> None:
 
 
 async def connections_that_say_nothing(target: Target) -> None:
-    held = [await target.tcp() for _ in range(200)]
+    connections = [await target.tcp() for _ in range(200)]
     await trio.sleep(1)
-    for stream in held:
+    for stream in connections:
         await stream.aclose()
 
 
@@ -102,8 +102,8 @@ async def an_identity_of_somebody_else(target: Target) -> None:
     ours, theirs = target.identity(), target.identity()
     original = PatternXX.make_handshake_payload
 
-    def lie(self: PatternXX, *given: object) -> object:
-        payload = original(self, *given)  # type: ignore[arg-type]
+    def lie(self: PatternXX, *arguments: object) -> object:
+        payload = original(self, *arguments)  # type: ignore[arg-type]
         payload.id_pubkey = create_new_key_pair(theirs.seed).public_key
         return payload
 

@@ -61,43 +61,43 @@ async def _serve(identity: Identity, equal: bool, stream: INetStream) -> None:
     with suppress(StreamError, PeerUnreachable):
         while True:
             (size,) = struct.unpack("!I", await read_exactly(stream, 4))
-            said = _answer(identity, equal, await read_exactly(stream, size))
-            await stream.write(struct.pack("!I", len(said)) + said)
+            answer = _answer(identity, equal, await read_exactly(stream, size))
+            await stream.write(struct.pack("!I", len(answer)) + answer)
 
 
 @asynccontextmanager
 async def liar(target: Target, *, equal: bool = False) -> AsyncIterator[Peer]:
     """Take part in the mesh, and answer each comparison with made-up nodes, or that all is equal."""
     identity = target.identity()
-    async with target.peer(identity, asked=partial(_serve, identity, equal)) as peer:
+    async with target.peer(identity, handler=partial(_serve, identity, equal)) as peer:
         yield peer
 
 
 async def _claim(peer: Peer, authors: Sequence[Identity], *, a_second: int) -> None:
     """Gossip heartbeats of versions that do not exist, by each of the authors in turn."""
     stream = await peer.host.new_stream(peer.victim, [MESHSUB])
-    said = [message(record(author), author, struct.pack("!Q", 0)) for author in authors]
+    messages = [message(record(author), author, struct.pack("!Q", 0)) for author in authors]
     turns = zip(range(1, int(_SECONDS * a_second)), cycle(authors), strict=False)
     for number, author in turns:
         beat = Heartbeat(author.peer, Version(1_800_000_000 + number, 1), number)
         frame = wire.encode_heartbeat(beat, author)
-        said.append(message(frame, author, struct.pack("!Q", number)))
-        if len(said) >= a_second // 10:
-            await peer.publish(*said, stream=stream)
-            said = []
+        messages.append(message(frame, author, struct.pack("!Q", number)))
+        if len(messages) >= a_second // 10:
+            await peer.publish(*messages, stream=stream)
+            messages = []
             await trio.sleep(0.1)
 
 
 async def listed_by_a_member(target: Target) -> None:
     """Bring in as many strangers as a peer may, then answer comparisons and start them, again and again."""
-    wanted = b"p" + orjson.dumps({"nodes": _names()})
+    request = b"p" + orjson.dumps({"nodes": _names()})
     buckets = b"l" + orjson.dumps({"buckets": [*range(64)]})
     async with liar(target) as peer, trio.open_nursery() as nursery:
         await peer.ask(b"P" + batch([record(target.identity()) for _ in range(128)]))
         nursery.start_soon(partial(_claim, peer, [peer.identity], a_second=_A_SECOND_SLOWLY))
         with trio.move_on_after(_SECONDS):
             while True:
-                for question in (b"c" + bytes(32), buckets, wanted):
+                for question in (b"c" + bytes(32), buckets, request):
                     await peer.ask(question, wait=0.5)
         nursery.cancel_scope.cancel()
 

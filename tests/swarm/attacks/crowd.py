@@ -28,22 +28,22 @@ _open = trio.open_tcp_stream
 
 
 async def subscribe(peer: Peer) -> None:
-    said = rpc_pb2.RPC(subscriptions=[rpc_pb2.RPC.SubOpts(subscribe=True, topicid=TOPIC)])
+    subscription = rpc_pb2.RPC(subscriptions=[rpc_pb2.RPC.SubOpts(subscribe=True, topicid=TOPIC)])
     stream = await peer.host.new_stream(peer.victim, [MESHSUB])
-    await stream.write(prefixed(said.SerializeToString()))
+    await stream.write(prefixed(subscription.SerializeToString()))
 
 
 async def reserve(peer: Peer) -> None:
     await subscribe(peer)
-    said = HopMessage(type=HopMessage.RESERVE).SerializeToString()
-    await peer.say(HOP, prefixed(said), wait=5)
+    request = HopMessage(type=HopMessage.RESERVE).SerializeToString()
+    await peer.say(HOP, prefixed(request), wait=5)
 
 
 async def stay(
     target: Target,
     address: str,
     do: Callable[[Peer], Awaitable[None]],
-    turn: trio.Semaphore,
+    semaphore: trio.Semaphore,
     *,
     task_status: Any = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -51,12 +51,12 @@ async def stay(
     _from.set(address)
     identity = target.identity()
     while True:
-        await turn.acquire()
+        await semaphore.acquire()
         try:
             async with target.peer(identity) as peer:
                 with trio.move_on_after(10):
                     await do(peer)
-                turn.release()
+                semaphore.release()
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 # Polled: it is the library that loses a connection.
@@ -64,7 +64,7 @@ async def stay(
                     await trio.sleep(1)
         except Exception as refused:  # noqa: BLE001 (whatever the victim does, come again)
             print(type(refused).__name__, refused, file=sys.stderr)
-            turn.release()
+            semaphore.release()
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
         await trio.sleep(AGAIN)
@@ -77,12 +77,12 @@ async def main(address: str, members: str, reserving: str) -> None:
         return await _open(host, port, local_address=_from.get())
 
     trio.open_tcp_stream = from_there  # type: ignore[assignment]
-    target, turn = Target(address, Random(1)), trio.Semaphore(AT_ONCE)
+    target, semaphore = Target(address, Random(1)), trio.Semaphore(AT_ONCE)
     crowd = [(a, subscribe) for a, _ in zip(cycle(FROM), range(int(members)), strict=False)]
     crowd += [(RESERVING_FROM, reserve)] * int(reserving)
     async with trio.open_nursery() as nursery, trio.open_nursery() as starting:
         for there, do in crowd:
-            starting.start_soon(nursery.start, stay, target, there, do, turn)
+            starting.start_soon(nursery.start, stay, target, there, do, semaphore)
         starting.start_soon(_say_when_all_stand, starting)
 
 

@@ -32,8 +32,8 @@ async def gossiped(target: Target) -> None:
         stream = await peer.host.new_stream(peer.victim, [MESHSUB])
         for number in range(IDENTITIES // 50):
             authors = [target.identity() for _ in range(50)]
-            said = [message(record(a), a, struct.pack("!Q", number)) for a in authors]
-            await peer.publish(*said, stream=stream)
+            messages = [message(record(a), a, struct.pack("!Q", number)) for a in authors]
+            await peer.publish(*messages, stream=stream)
 
 
 async def told_both_ways(target: Target) -> None:
@@ -43,9 +43,9 @@ async def told_both_ways(target: Target) -> None:
         stream = await peer.host.new_stream(peer.victim, [MESHSUB])
         for number in range(5):
             some = authors[number * 200 :][:200]
-            said = [message(record(a), a, struct.pack("!Q", number)) for a in some[::2]]
-            for at in range(0, len(said), 50):
-                await peer.publish(*said[at : at + 50], stream=stream)
+            messages = [message(record(a), a, struct.pack("!Q", number)) for a in some[::2]]
+            for start in range(0, len(messages), 50):
+                await peer.publish(*messages[start : start + 50], stream=stream)
             with trio.move_on_after(1):
                 await peer.ask(b"P" + batch([record(a) for a in some[1::2]]), wait=1)
             await trio.sleep(0.5)
@@ -56,10 +56,10 @@ async def naming_a_third_party(target: Target) -> None:
     host, ports = THIRD_PARTY
     frames = []
     for _ in range(100):
-        who = target.identity()
-        addresses = tuple(f"/ip4/{host}/tcp/{port}/p2p/{who.peer}" for port in ports)
-        made = Record(who.peer, Version(1_700_000_000, 1), reach=Reach(mesh=addresses))
-        frames.append(wire.encode_record(made, who).frame)
+        author = target.identity()
+        addresses = tuple(f"/ip4/{host}/tcp/{port}/p2p/{author.peer}" for port in ports)
+        unsigned = Record(author.peer, Version(1_700_000_000, 1), reach=Reach(mesh=addresses))
+        frames.append(wire.encode_record(unsigned, author).frame)
     async with target.peer() as peer:
         await peer.ask(b"P" + batch(frames), wait=5)
 
@@ -78,9 +78,9 @@ async def loud(target: Target) -> None:
     async with target.peer() as peer:
         stream = await peer.host.new_stream(peer.victim, [MESHSUB])
         for number in range(_LOUD_SECONDS * _A_SECOND):
-            said = record(peer.identity, ahead=number, models=_MODELS)
+            frame = record(peer.identity, ahead=number, models=_MODELS)
             await peer.publish(
-                message(said, peer.identity, struct.pack("!Q", number)), stream=stream
+                message(frame, peer.identity, struct.pack("!Q", number)), stream=stream
             )
             await trio.sleep(1 / _A_SECOND)
 

@@ -31,8 +31,8 @@ def _sealed(identity: Identity, body: bytes, kind: int = wire.RECORD) -> bytes:
 
 
 def _body(**changes: object) -> bytes:
-    whole = {"version": [1, 1], "standing": "serving", "services": [["p", "m", "", 0]]}
-    return orjson.dumps({**whole, **changes})
+    fields = {"version": [1, 1], "standing": "serving", "services": [["p", "m", "", 0]]}
+    return orjson.dumps({**fields, **changes})
 
 
 def _bodies() -> Iterable[bytes]:
@@ -90,13 +90,13 @@ def _gossiping(make: Callable[[Target, Identity], Iterable[bytes]], *, each: int
     """Return an attack that gossips frames in their sender's own name: a few by each of many identities."""
 
     async def attack(target: Target) -> None:
-        whole = len([*make(target, target.identity())])
-        places = iter(range(0, whole, each))
+        count = len([*make(target, target.identity())])
+        starts = iter(range(0, count, each))
 
         async def go_on() -> None:
-            for place in places:
+            for start in starts:
                 identity = target.identity()
-                part = [*islice(make(target, identity), place, place + each)]
+                part = [*islice(make(target, identity), start, start + each)]
                 await attempt(partial(_gossip, identity, part), target)
 
         async with trio.open_nursery() as nursery:
@@ -109,8 +109,8 @@ def _gossiping(make: Callable[[Target, Identity], Iterable[bytes]], *, each: int
 async def _gossip(identity: Identity, frames: Sequence[bytes], target: Target) -> None:
     async with target.peer(identity) as peer:
         stream = await peer.host.new_stream(peer.victim, [MESHSUB])
-        for place, frame in enumerate(frames):
-            await peer.publish(message(frame, identity, struct.pack("!Q", place)), stream=stream)
+        for number, frame in enumerate(frames):
+            await peer.publish(message(frame, identity, struct.pack("!Q", number)), stream=stream)
         # A victim that answers this has most likely read what came before it.
         await peer.ask(b"?" + bytes(16))
 
@@ -119,9 +119,9 @@ async def frames_pushed(target: Target) -> None:
     """Push the frames that are gossiped as well, each on its own, and a few by each peer."""
     frames = [*_frames(target.identity())]
     with trio.move_on_after(10):
-        for at in range(0, len(frames), 15):
+        for start in range(0, len(frames), 15):
             async with target.peer() as peer:
-                for frame in frames[at : at + 15]:
+                for frame in frames[start : start + 15]:
                     await peer.ask(b"P" + batch([frame[:262_000]]), wait=0.1)
 
 
@@ -137,32 +137,32 @@ async def unsigned_messages(target: Target) -> None:
         stream = await peer.host.new_stream(peer.victim, [MESHSUB])
         for number in range(300):
             identity = target.identity()
-            said = message(record(identity), identity, struct.pack("!Q", number))
-            said.signature = (b"", bytes(64), os.urandom(64))[number % 3]
-            await peer.publish(said, stream=stream)
+            gossip = message(record(identity), identity, struct.pack("!Q", number))
+            gossip.signature = (b"", bytes(64), os.urandom(64))[number % 3]
+            await peer.publish(gossip, stream=stream)
 
 
 def _forged(target: Target, identity: Identity) -> Iterable[bytes]:
     victim = target.address.rpartition("/p2p/")[2]
     for ahead in range(FORGERIES):
-        ours = record(identity, ahead=ahead)
-        yield ours[:2] + public_of(victim) + ours[34:]
+        own = record(identity, ahead=ahead)
+        yield own[:2] + public_of(victim) + own[34:]
 
 
 def _replayed(target: Target, identity: Identity) -> Iterable[bytes]:
     other = target.identity()
-    said = [record(other)]
-    said += [
+    frames = [record(other)]
+    frames += [
         wire.encode_heartbeat(Heartbeat(other.peer, Version(1_700_000_000, 1), n), other)
         for n in range(20)
     ]
-    said += [
+    frames += [
         wire.encode_doubt(Doubt(other.peer, Version(1_700_000_000, 1), n, identity.peer), other)
         for n in range(20)
     ]
-    said += [wire.encode_proof(bytes(16), other)]
+    frames += [wire.encode_proof(bytes(16), other)]
     for _ in range(10):
-        yield from said
+        yield from frames
 
 
 def _beats_of_strangers(target: Target, identity: Identity) -> Iterable[bytes]:

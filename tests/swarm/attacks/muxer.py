@@ -24,8 +24,8 @@ def _below(make: Callable[[Target], bytes]) -> Attack:
         async with target.peer() as peer:
             data = make(target)
             with trio.move_on_after(3):
-                for at in range(0, len(data), 60_000):
-                    await peer.write_below(data[at : at + 60_000])
+                for start in range(0, len(data), 60_000):
+                    await peer.write_below(data[start : start + 60_000])
                 await trio.sleep(0.1)
 
     return attack
@@ -57,15 +57,15 @@ async def streams_that_negotiate_and_wait(target: Target) -> None:
 
 async def negotiation_garbage(target: Target) -> None:
     async with target.peer() as peer:
-        for number, said in enumerate(
+        for number, data in enumerate(
             (b"\xff" * 64, b"\0" * 64, prefixed(b"\xff\xfe\n"), MULTISTREAM + prefixed(b"x" * 5000))
         ):
-            await _open(peer, 301 + 2 * number, said)
+            await _open(peer, 301 + 2 * number, data)
         await trio.sleep(0.1)
 
 
-async def _open(peer: Peer, stream: int, said: bytes) -> None:
-    await peer.write_below(frame(WINDOW, SYN, stream, 0) + _data(stream, said))
+async def _open(peer: Peer, stream: int, data: bytes) -> None:
+    await peer.write_below(frame(WINDOW, SYN, stream, 0) + _data(stream, data))
 
 
 def _data(stream: int, body: bytes) -> bytes:

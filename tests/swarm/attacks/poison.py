@@ -19,8 +19,8 @@ _MANY = range(wire.MAX_SERVICES)
 
 
 def _body(sequence: int, services: list[list[object]], later: bytes = b"") -> bytes:
-    whole = {"version": [1_700_000_000, sequence], "standing": "serving", "services": services}
-    return orjson.dumps(whole)[:-1] + later + b"}"
+    fields = {"version": [1_700_000_000, sequence], "standing": "serving", "services": services}
+    return orjson.dumps(fields)[:-1] + later + b"}"
 
 
 SHAPES: Mapping[str, Callable[[int], bytes]] = {
@@ -55,8 +55,8 @@ async def worst_records(target: Target) -> None:
             frames = [frame_of(peer.identity, shape(number)) for number in range(1, _EACH + 1)]
             stream = await peer.host.new_stream(peer.victim, [MESHSUB])
             for number, frame in enumerate(frames):
-                said = message(frame, peer.identity, struct.pack("!Q", number))
-                await peer.publish(said, stream=stream)
+                gossip = message(frame, peer.identity, struct.pack("!Q", number))
+                await peer.publish(gossip, stream=stream)
             await trio.sleep(_PAUSE)
 
 

@@ -20,12 +20,12 @@ PING = TProtocol("/ipfs/ping/1.0.0")
 _FRAME = struct.Struct(">fI")
 
 
-def _on(protocol: TProtocol, *said: bytes) -> Attack:
+def _on(protocol: TProtocol, *payloads: bytes) -> Attack:
     async def attack(target: Target) -> None:
         # Each on a connection of its own: the first may cost the peer its connection.
-        for one in said:
+        for payload in payloads:
             async with target.peer() as peer:
-                await peer.say(protocol, one)
+                await peer.say(protocol, payload)
 
     return attack
 
@@ -44,8 +44,8 @@ def record(identity: Identity, *, ahead: int = 0, models: int = 1) -> bytes:
     """Return the frame of a record of made-up models, with other names for each identity and `ahead`."""
     names = (f"spam-{identity.peer[-12:]}-{ahead}-{number}" for number in range(models))
     services = tuple(Service("spam", name) for name in names)
-    made = Record(identity.peer, Version(1_700_000_000 + ahead, 1), services=services)
-    return wire.encode_record(made, identity).frame
+    unsigned = Record(identity.peer, Version(1_700_000_000 + ahead, 1), services=services)
+    return wire.encode_record(unsigned, identity).frame
 
 
 def batch(frames: Sequence[bytes], age: float = 0.0) -> bytes:
@@ -96,7 +96,7 @@ def _control() -> bytes:
 
 
 def _undecodable_key() -> bytes:
-    said = rpc_pb2.Message(
+    gossip = rpc_pb2.Message(
         from_id=b"\x12\x20" + bytes(32),
         seqno=bytes(8),
         data=b"frame",
@@ -104,7 +104,7 @@ def _undecodable_key() -> bytes:
         signature=bytes(64),
         key=b"\xff\xff\xff no key",
     )
-    return prefixed(rpc_pb2.RPC(publish=[said]).SerializeToString())
+    return prefixed(rpc_pb2.RPC(publish=[gossip]).SerializeToString())
 
 
 CIRCUIT = "/libp2p/circuit/relay/0.2.0"

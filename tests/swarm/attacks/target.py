@@ -54,9 +54,9 @@ class Target:
 
     @asynccontextmanager
     async def peer(
-        self, identity: Identity | None = None, *, asked: StreamHandlerFn | None = None
+        self, identity: Identity | None = None, *, handler: StreamHandlerFn | None = None
     ) -> AsyncIterator["Peer"]:
-        """Take part in the mesh for a while; `asked` serves the streams on which the victim asks."""
+        """Take part in the mesh for a while; `handler` serves the streams on which the victim asks."""
         identity = identity or self.identity()
         keys = create_new_key_pair(identity.seed)
         noise = NoiseTransport(keys, noise_privkey=create_noise_key_pair().private_key)
@@ -71,9 +71,9 @@ class Target:
         network.retry_config = RetryConfig(max_retries=0)
         info = info_from_p2p_addr(Multiaddr(self.address))
         async with host.run(listen_addrs=[]):
-            if asked is not None:
+            if handler is not None:
                 # Set before there is a connection: the victim compares with a newcomer at once.
-                host.set_stream_handler(ASK, asked)
+                host.set_stream_handler(ASK, handler)
             await host.connect(info)
             yield Peer(host, info.peer_id, identity)
             with trio.move_on_after(1, shield=True):
@@ -121,14 +121,14 @@ class Peer:
 
 def message(data: bytes, author: Identity, seqno: bytes, *, topic: str = TOPIC) -> rpc_pb2.Message:
     """Return a gossip message, signed as libp2p does."""
-    said = rpc_pb2.Message(
+    gossip = rpc_pb2.Message(
         from_id=bytes.fromhex("002408011220") + author.public,
         seqno=seqno,
         data=data,
         topicIDs=[topic],
     )
-    said.signature = author.sign(_SIGNED, said.SerializeToString())
-    return said
+    gossip.signature = author.sign(_SIGNED, gossip.SerializeToString())
+    return gossip
 
 
 def prefixed(data: bytes) -> bytes:

@@ -71,17 +71,17 @@ class Files:
         """Return the file with this id, or None."""
         return self._kept.get(id_)
 
-    def read(self, place: str) -> bytes:
+    def read(self, url: str) -> bytes:
         """Return the content of a file named by its id, its URL at this server, or a `file:` URI; raise `Unusable`."""
-        found = _PLACE.fullmatch(place)
-        kept = self.find(found[1] if found else place)
-        path = kept.path if kept else Path(place.removeprefix("file://"))
-        if kept is None and not (place.startswith("file://") and self._holds(path)):
-            raise Unusable(f"no file is known as {place}")
+        matched = _PLACE.fullmatch(url)
+        stored = self.find(matched[1] if matched else url)
+        path = stored.path if stored else Path(url.removeprefix("file://"))
+        if stored is None and not (url.startswith("file://") and self._holds(path)):
+            raise Unusable(f"no file is known as {url}")
         try:
             return path.read_bytes()
         except OSError as error:
-            raise Unusable(f"{place} cannot be read") from error
+            raise Unusable(f"{url} cannot be read") from error
 
     def _holds(self, path: Path) -> bool:
         return path.resolve().is_relative_to(self.folder.resolve())
@@ -149,11 +149,11 @@ class Job:
                 log.write(f"{text}\n")
             self.news.notify_all()
 
-    async def lines_after(self, told: int) -> list[Line]:
-        """Wait for more than `told` lines and return the new ones; none once the job is over and all are returned."""
+    async def lines_after(self, count: int) -> list[Line]:
+        """Wait for more than `count` lines and return the new ones; none once the job is over and all are returned."""
         async with self.news:
-            await self.news.wait_for(lambda: self.over or len(self.lines) > told)
-        return self.lines[told:]
+            await self.news.wait_for(lambda: self.over or len(self.lines) > count)
+        return self.lines[count:]
 
 
 class Workshop:
@@ -211,12 +211,12 @@ class Workshop:
         steps = train(dialogs, held_back, wish.plan, self._folder / job.id)
         while not job.stopping and (step := await asyncio.to_thread(next, steps, None)):
             job.steps, job.tokens = step.number, job.tokens + step.tokens
-            said = f"step {step.number} of {total}, epoch {step.epoch}: loss {step.loss:.4f}"
+            text = f"step {step.number} of {total}, epoch {step.epoch}: loss {step.loss:.4f}"
             if step.held_back is not None:
-                said += f", validation loss {step.held_back:.4f}"
+                text += f", validation loss {step.held_back:.4f}"
             if step.adapter is not None:
                 job.checkpoints.append(self._checkpoint(job, step, step.adapter))
-            await job.say(said)
+            await job.say(text)
         if job.steps == total:
             await job.become(State.SUCCESS, f"done after {total} steps")
         else:
@@ -224,8 +224,8 @@ class Workshop:
 
     def _checkpoint(self, job: Job, step: Step, adapter: Path) -> Checkpoint:
         paths = [adapter / name for name in ("adapter_config.json", "adapter_model.safetensors")]
-        kept = [
+        files = [
             self.files.keep(f"{job.id}.{adapter.name}.{path.name}", path, _RESULTS)
             for path in paths
         ]
-        return Checkpoint(step, time.time(), tuple(one.id for one in kept))
+        return Checkpoint(step, time.time(), tuple(file.id for file in files))

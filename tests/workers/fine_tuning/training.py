@@ -125,8 +125,8 @@ def _learn(
     """Make one step; return the loss before it, and how many tokens were learnt from."""
     batches = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     total, tokens = 0.0, 0
-    for one in batches:
-        ids, labels = _tensors(one)
+    for examples in batches:
+        ids, labels = _tensors(examples)
         loss = model(input_ids=ids, attention_mask=ids != _PAD, labels=labels).loss / len(batches)
         loss.backward()
         total += float(loss.detach())
@@ -158,8 +158,8 @@ def _tensors(dialogs: Sequence[Dialog]) -> tuple[torch.Tensor, torch.Tensor]:
 def _tokens(dialog: Dialog) -> tuple[torch.Tensor, torch.Tensor]:
     ids: list[int] = []
     labels: list[int] = []
-    for said in dialog:
-        new = [_BEGIN, *f"{said.role}\n{said.text}".encode(errors="replace"), _END]
+    for message in dialog:
+        new = [_BEGIN, *f"{message.role}\n{message.text}".encode(errors="replace"), _END]
         ids += new
-        labels += new if said.learnt else [_IGNORED] * len(new)
+        labels += new if message.learnt else [_IGNORED] * len(new)
     return torch.tensor(ids), torch.tensor(labels)

@@ -44,9 +44,9 @@ class OverLlamaStack:
             raise Unusable(str(error)) from error
         if config.overrides or config.logger:
             raise Unusable("nothing can be overridden, and logs stay here")
-        asked = config.model_dump(mode="json", exclude_none=True)
+        fields = config.model_dump(mode="json", exclude_none=True)
         _is_ours(config.model)
-        wish = Wish(config.data or "", config.validation_data or "", _plan(config), asked)
+        wish = Wish(config.data or "", config.validation_data or "", _plan(config), fields)
         return web.json_response(_told(self.workshop.begin(wish)))
 
     async def status(self, request: web.Request) -> web.Response:
@@ -61,14 +61,14 @@ class OverLlamaStack:
 
     async def tail(self, request: web.Request) -> web.StreamResponse:
         """Answer `/fine_tuning/jobs/tail`: all lines from the first on, until the job ends."""
-        job, told = _job(self.workshop, request.query.get("job_id")), 0
+        job, sent = _job(self.workshop, request.query.get("job_id")), 0
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        while lines := await job.lines_after(told):
+        while lines := await job.lines_after(sent):
             for line in lines:
                 row = {"logs": [{"message": line.text, "timestamp": _time(line.when)}]}
                 await response.write(json.dumps(row).encode() + b"\n")
-            told += len(lines)
+            sent += len(lines)
         await response.write_eof()
         return response
 
@@ -89,34 +89,38 @@ class OverOpenAI:
         file = form["file"]
         if not isinstance(file, web.FileField):
             raise Unusable("file must be a file")
-        kept = self.workshop.files.upload(file.filename, str(form["purpose"]), file.file.read())
-        return web.json_response(_file(kept))
+        stored = self.workshop.files.upload(file.filename, str(form["purpose"]), file.file.read())
+        return web.json_response(_file(stored))
 
     async def about(self, request: web.Request) -> web.StreamResponse:
         """Answer `/v1/files/ID` and `…/content`."""
-        kept = self.workshop.files.find(request.match_info["id"])
-        if kept is None:
+        stored = self.workshop.files.find(request.match_info["id"])
+        if stored is None:
             raise web.HTTPNotFound(text="no such file")
         whole = request.path.endswith("/content")
-        return web.FileResponse(kept.path) if whole else web.json_response(_file(kept))
+        return web.FileResponse(stored.path) if whole else web.json_response(_file(stored))
 
     async def create(self, request: web.Request) -> web.Response:
         """Answer `POST /v1/fine_tuning/jobs`."""
-        asked = await request.json()
-        _is_ours(asked.get("model"))
-        method = asked.get("method") or {"type": "supervised"}
+        fields = await request.json()
+        _is_ours(fields.get("model"))
+        method = fields.get("method") or {"type": "supervised"}
         if method["type"] != "supervised":
             raise Unusable("only supervised fine-tuning is done")
-        given = method.get("supervised", {}).get("hyperparameters") or asked.get("hyperparameters")
-        told = {name: value for name, value in (given or {}).items() if value != "auto"}
-        plan = Plan(
-            epochs=int(told.get("n_epochs", 1)),
-            batch=int(told.get("batch_size", DEFAULT.batch)),
-            rate=DEFAULT.rate * float(told.get("learning_rate_multiplier", 1)),
-            seed=int(asked.get("seed") or 0),
+        hyperparameters = method.get("supervised", {}).get("hyperparameters") or fields.get(
+            "hyperparameters"
         )
-        data, validation = asked.get("training_file") or "", asked.get("validation_file") or ""
-        return web.json_response(_openai(self.workshop.begin(Wish(data, validation, plan, asked))))
+        settings = {
+            name: value for name, value in (hyperparameters or {}).items() if value != "auto"
+        }
+        plan = Plan(
+            epochs=int(settings.get("n_epochs", 1)),
+            batch=int(settings.get("batch_size", DEFAULT.batch)),
+            rate=DEFAULT.rate * float(settings.get("learning_rate_multiplier", 1)),
+            seed=int(fields.get("seed") or 0),
+        )
+        data, validation = fields.get("training_file") or "", fields.get("validation_file") or ""
+        return web.json_response(_openai(self.workshop.begin(Wish(data, validation, plan, fields))))
 
     async def jobs(self, request: web.Request) -> web.Response:
         """Answer `GET /v1/fine_tuning/jobs`, the newest first."""
@@ -141,7 +145,9 @@ class OverOpenAI:
     async def checkpoints(self, request: web.Request) -> web.Response:
         """Answer `/v1/fine_tuning/jobs/ID/checkpoints`, the newest first."""
         job = _job(self.workshop, request.match_info["id"])
-        return _page(request, [_checkpoint(job, one) for one in reversed(job.checkpoints)])
+        return _page(
+            request, [_checkpoint(job, checkpoint) for checkpoint in reversed(job.checkpoints)]
+        )
 
 
 def _job(workshop: Workshop, id_: str | None) -> Job:
@@ -157,34 +163,34 @@ def _is_ours(model: object) -> None:
 
 def _plan(config: Config) -> Plan:
     """Return the plan of Llama Stack's options; raise `Unusable`."""
-    asked = config.fine_tuning_options
-    if asked is None:
+    options = config.fine_tuning_options
+    if options is None:
         return DEFAULT
-    lora = asked.custom_training_options or TrainingOptions()
+    lora = options.custom_training_options or TrainingOptions()
     if lora.finetuning_type not in (None, "lora"):
         raise Unusable("only LoRA is trained")
     attention = tuple(lora.lora_attn_modules or DEFAULT.targets)
     if unknown := {*attention}.difference(ATTENTION):
         raise Unusable(f"lora_attn_modules has {min(unknown)}, which is none of {ATTENTION}")
-    said = {
-        "epochs": asked.n_epochs,
-        "batch": asked.batch_size,
-        "rate": asked.lr,
-        "accumulated": asked.gradient_accumulation_steps,
-        "seed": asked.seed,
-        "shuffle": asked.shuffle,
+    values = {
+        "epochs": options.n_epochs,
+        "batch": options.batch_size,
+        "rate": options.lr,
+        "accumulated": options.gradient_accumulation_steps,
+        "seed": options.seed,
+        "shuffle": options.shuffle,
         "rank": lora.lora_rank,
         "alpha": lora.lora_alpha,
     }
     targets = attention + MLP * lora.apply_lora_to_mlp + OUTPUT * lora.apply_lora_to_output
     return Plan(
-        **{name: value for name, value in said.items() if value is not None}, targets=targets
+        **{name: value for name, value in values.items() if value is not None}, targets=targets
     )
 
 
 def _told(job: Job) -> dict[str, object]:
     """Return a `FineTuningJob`."""
-    files = [_place(id_) for one in job.checkpoints for id_ in one.files]
+    files = [_place(id_) for checkpoint in job.checkpoints for id_ in checkpoint.files]
     metadata = job.wish.asked.get("metadata")
     more = {
         "finished_at": _time(job.finished) if job.finished else None,
@@ -210,14 +216,14 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _file(kept: Kept) -> dict[str, object]:
-    about = {"id": kept.id, "object": "file", "bytes": kept.path.stat().st_size}
-    more = {"filename": kept.name, "purpose": kept.purpose, "status": "processed"}
-    return {**about, **more, "created_at": int(kept.created)}
+def _file(stored: Kept) -> dict[str, object]:
+    about = {"id": stored.id, "object": "file", "bytes": stored.path.stat().st_size}
+    more = {"filename": stored.name, "purpose": stored.purpose, "status": "processed"}
+    return {**about, **more, "created_at": int(stored.created)}
 
 
 def _openai(job: Job) -> dict[str, object]:
-    plan, asked = job.wish.plan, job.wish.asked
+    plan, fields = job.wish.plan, job.wish.asked
     last = job.checkpoints[-1] if job.checkpoints and job.state is State.SUCCESS else None
     error = {"code": "unusable", "message": job.error, "param": None}
     return {
@@ -236,7 +242,7 @@ def _openai(job: Job) -> dict[str, object]:
         "trained_tokens": job.tokens if last else None,
         "training_file": job.wish.data,
         "validation_file": job.wish.validation or None,
-        "metadata": asked.get("metadata"),
+        "metadata": fields.get("metadata"),
     }
 
 
@@ -254,15 +260,15 @@ def _event(job: Job, number: int, line: Line) -> dict[str, object]:
     }
 
 
-def _checkpoint(job: Job, one: Checkpoint) -> dict[str, object]:
-    step = one.step
+def _checkpoint(job: Job, checkpoint: Checkpoint) -> dict[str, object]:
+    step = checkpoint.step
     metrics: dict[str, object] = {"step": step.number, "train_loss": step.loss}
     if step.held_back is not None:
         metrics["full_valid_loss"] = step.held_back
     return {
         "id": f"{job.id}.step-{step.number}",
         "object": "fine_tuning.job.checkpoint",
-        "created_at": int(one.when),
+        "created_at": int(checkpoint.when),
         "fine_tuned_model_checkpoint": f"{BASE}:{job.id}:step-{step.number}",
         "fine_tuning_job_id": job.id,
         "metrics": metrics,
@@ -284,8 +290,8 @@ async def _refusing(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except Unusable as error:
-        said: Mapping[str, object] = {"message": str(error), "type": "invalid_request_error"}
-        return web.json_response({"error": {**said, "param": None, "code": None}}, status=400)
+        payload: Mapping[str, object] = {"message": str(error), "type": "invalid_request_error"}
+        return web.json_response({"error": {**payload, "param": None, "code": None}}, status=400)
 
 
 def _application(workshop: Workshop) -> web.Application:

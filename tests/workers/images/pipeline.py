@@ -61,29 +61,29 @@ class Painter:
         )
         self._editing.set_progress_bar_config(disable=True)
 
-    def make(self, asked: Asked, width: int, height: int) -> list[Image]:
+    def make(self, inputs: Asked, width: int, height: int) -> list[Image]:
         """Paint pictures; width and height are multiples of 8."""
-        made = self._making(
-            [asked.prompt] * asked.count,
-            negative_prompt=[asked.negative] * asked.count,
+        output = self._making(
+            [inputs.prompt] * inputs.count,
+            negative_prompt=[inputs.negative] * inputs.count,
             width=width,
             height=height,
-            num_inference_steps=asked.steps,
-            generator=torch.Generator().manual_seed(asked.seed),
+            num_inference_steps=inputs.steps,
+            generator=torch.Generator().manual_seed(inputs.seed),
         )
-        return list(made.images)
+        return list(output.images)
 
-    def edit(self, asked: Asked, image: Image) -> list[Image]:
+    def edit(self, inputs: Asked, image: Image) -> list[Image]:
         """Paint pictures from an existing one, with the strength of an edit."""
-        made = self._editing(
-            [asked.prompt] * asked.count,
-            negative_prompt=[asked.negative] * asked.count,
+        output = self._editing(
+            [inputs.prompt] * inputs.count,
+            negative_prompt=[inputs.negative] * inputs.count,
             image=image,
             strength=STRENGTH,
-            num_inference_steps=asked.steps,
-            generator=torch.Generator().manual_seed(asked.seed),
+            num_inference_steps=inputs.steps,
+            generator=torch.Generator().manual_seed(inputs.seed),
         )
-        return list(made.images)
+        return list(output.images)
 
 
 def _tokenizer() -> CLIPTokenizer:

@@ -37,21 +37,21 @@ class Studio:
     painter: Painter = field(default_factory=Painter)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def make(self, asked: Asked, width: int, height: int) -> list[Image.Image]:
+    async def make(self, inputs: Asked, width: int, height: int) -> list[Image.Image]:
         """Paint pictures; raise `Refused`."""
         if not {width, height} <= set(_SIDES):
             raise Refused(f"size has sides from {_SIDES[0]} to {_SIDES[-1]}, multiples of 8")
         async with self.turn:
-            return await asyncio.to_thread(self.painter.make, asked, width, height)
+            return await asyncio.to_thread(self.painter.make, inputs, width, height)
 
-    async def edit(self, asked: Asked, file: Any) -> list[Image.Image]:
+    async def edit(self, inputs: Asked, file: Any) -> list[Image.Image]:
         """Paint pictures from an existing one; raise `Refused`."""
         try:
             image = Image.open(file).convert("RGB")
         except UnidentifiedImageError as error:
             raise Refused("image is no picture") from error
         async with self.turn:
-            return await asyncio.to_thread(self.painter.edit, asked, image)
+            return await asyncio.to_thread(self.painter.edit, inputs, image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class OverHttp:
 
     async def generations(self, request: web.Request) -> web.Response:
         """Answer `/v1/images/generations`."""
-        said = await request.json()
-        width, _, height = said.get("size", "64x64").partition("x")
-        asked = Asked(said["prompt"], count=_count(said.get("n")), seed=said.get("seed", 0))
-        return _answer(await self.studio.make(asked, int(width), int(height)))
+        fields = await request.json()
+        width, _, height = fields.get("size", "64x64").partition("x")
+        inputs = Asked(fields["prompt"], count=_count(fields.get("n")), seed=fields.get("seed", 0))
+        return _answer(await self.studio.make(inputs, int(width), int(height)))
 
     async def edits(self, request: web.Request) -> web.Response:
         """Answer `/v1/images/edits`."""
@@ -75,8 +75,8 @@ class OverHttp:
             raise Refused("image must be a file")
         if "mask" in form:
             raise Refused("no mask is understood")
-        asked = Asked(str(form["prompt"]), count=_count(form.get("n")))
-        return _answer(await self.studio.edit(asked, file.file))
+        inputs = Asked(str(form["prompt"]), count=_count(form.get("n")))
+        return _answer(await self.studio.edit(inputs, file.file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +97,32 @@ class OverGrpc:
             for name, answer in answers.items()
         }
 
-    async def health(self, said: Any, call: Any) -> Any:
+    async def health(self, request: Any, call: Any) -> Any:
         """Report that the backend is alive."""
         return METHODS["Health"].reply_class(message=b"OK")
 
-    async def load(self, said: Any, call: Any) -> Any:
+    async def load(self, request: Any, call: Any) -> Any:
         """Report success: the pipeline is loaded from the start."""
         return METHODS["LoadModel"].reply_class(success=True, message="loaded")
 
-    async def generate(self, said: Any, call: Any) -> Any:
+    async def generate(self, request: Any, call: Any) -> Any:
         """Paint a picture, from an existing one if given, and write it to a path."""
-        asked = Asked(said.positive_prompt, said.negative_prompt, steps=said.step, seed=said.seed)
+        inputs = Asked(
+            request.positive_prompt, request.negative_prompt, steps=request.step, seed=request.seed
+        )
         try:
-            if said.src:
-                [image] = await self.studio.edit(asked, said.src)
+            if request.src:
+                [image] = await self.studio.edit(inputs, request.src)
             else:
-                [image] = await self.studio.make(asked, said.width, said.height)
+                [image] = await self.studio.make(inputs, request.width, request.height)
         except Refused as error:
             return METHODS["GenerateImage"].reply_class(success=False, message=str(error))
-        image.save(said.dst, format="PNG")
+        image.save(request.dst, format="PNG")
         return METHODS["GenerateImage"].reply_class(success=True)
 
 
-def _count(given: object) -> int:
-    count = int(str(given)) if given is not None else 1
+def _count(value: object) -> int:
+    count = int(str(value)) if value is not None else 1
     if not 1 <= count <= _MOST:
         raise Refused(f"n is from 1 to {_MOST}")
     return count
@@ -140,8 +142,13 @@ async def _refusing(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except Refused as error:
-        said = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
-        return web.json_response({"error": said}, status=400)
+        payload = {
+            "message": str(error),
+            "type": "invalid_request_error",
+            "param": None,
+            "code": None,
+        }
+        return web.json_response({"error": payload}, status=400)
 
 
 async def _http(studio: Studio, stack: AsyncExitStack) -> int:

@@ -31,21 +31,21 @@ def events_of(stream: bytes) -> list[dict]:
     found = []
     for event in Splitter(max_event_bytes=2**20).feed(stream):
         name, data = event.raw.decode().strip().split("\n", 1)
-        said = orjson.loads(data.removeprefix("data: "))
-        assert name == f"event: {said['type']}"
-        found.append(said)
+        payload = orjson.loads(data.removeprefix("data: "))
+        assert name == f"event: {payload['type']}"
+        found.append(payload)
     return found
 
 
-def streamed(heard, **fields) -> list[dict]:
+def streamed(parts, **fields) -> list[dict]:
     encoder = telling(stream=True, **fields)
-    said = encoder.opening() + b"".join(encoder.events([part]) for part in heard)
+    stream = encoder.opening() + b"".join(encoder.events([part]) for part in parts)
     encoder.encode_events(b"data: [DONE]\n\n")
-    return events_of(said + encoder.closing())
+    return events_of(stream + encoder.closing())
 
 
-def whole(heard, **fields) -> dict:
-    return telling(**fields).answer(heard)
+def whole(parts, **fields) -> dict:
+    return telling(**fields).answer(parts)
 
 
 def put_together(events) -> dict:
@@ -114,10 +114,10 @@ SAID = pytest.mark.parametrize(
 
 @SAID
 def test_a_whole_answer_has_anthropics_blocks_and_stop_reason(heard, content, reason):
-    said = whole([*heard, Usage(3, 4)], **THINKING)
-    assert (said["content"], said["stop_reason"]) == (content, reason)
-    assert said["usage"] == {"input_tokens": 3, "output_tokens": 4}
-    assert (said["id"], said["type"], said["role"], said["model"]) == (
+    answer = whole([*heard, Usage(3, 4)], **THINKING)
+    assert (answer["content"], answer["stop_reason"]) == (content, reason)
+    assert answer["usage"] == {"input_tokens": 3, "output_tokens": 4}
+    assert (answer["id"], answer["type"], answer["role"], answer["model"]) == (
         "msg_a1",
         "message",
         "assistant",
@@ -127,22 +127,22 @@ def test_a_whole_answer_has_anthropics_blocks_and_stop_reason(heard, content, re
 
 @SAID
 def test_a_stream_adds_up_to_the_whole_answer(heard, content, reason):
-    said = put_together(streamed([*heard, Usage(3, 4)], **THINKING))
-    assert said == whole([*heard, Usage(3, 4)], **THINKING)
+    message = put_together(streamed([*heard, Usage(3, 4)], **THINKING))
+    assert message == whole([*heard, Usage(3, 4)], **THINKING)
 
 
 def test_thinking_is_left_out_when_it_was_not_requested():
-    heard = [ReasoningPiece("Hm."), Delta("Yes."), End("stop")]
-    assert whole(heard)["content"] == [{"type": "text", "text": "Yes."}]
-    assert put_together(streamed(heard))["content"] == [{"type": "text", "text": "Yes."}]
+    parts = [ReasoningPiece("Hm."), Delta("Yes."), End("stop")]
+    assert whole(parts)["content"] == [{"type": "text", "text": "Yes."}]
+    assert put_together(streamed(parts))["content"] == [{"type": "text", "text": "Yes."}]
 
 
 def test_usage_without_a_report_is_estimated_and_marked_so():
-    said = whole([Delta("12345678")])
-    assert said["usage"] == {"input_tokens": 6, "output_tokens": 2, "estimated": True}
+    answer = whole([Delta("12345678")])
+    assert answer["usage"] == {"input_tokens": 6, "output_tokens": 2, "estimated": True}
     first, *_ = streamed([])
     assert first["message"]["usage"] == {"input_tokens": 6, "output_tokens": 0}
-    assert put_together(streamed([Delta("12345678")]))["usage"] == said["usage"]
+    assert put_together(streamed([Delta("12345678")]))["usage"] == answer["usage"]
 
 
 STOPPED = [Delta("1, 2"), End("stop", 0, "3")]
@@ -152,18 +152,18 @@ STOPPED = [Delta("1, 2"), End("stop", 0, "3")]
     "said", [whole, lambda *given, **fields: put_together(streamed(*given, **fields))]
 )
 def test_a_stop_sequence_is_named_where_the_worker_reports_it(said):
-    told = said(STOPPED, stop_sequences=["x", "3"])
-    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "3")
+    answer = said(STOPPED, stop_sequences=["x", "3"])
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "3")
     # A stop sequence that the caller did not ask for is the model's own.
-    told = said(STOPPED)
-    assert (told["stop_reason"], told["stop_sequence"]) == ("end_turn", None)
+    answer = said(STOPPED)
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("end_turn", None)
 
 
 def test_an_answer_does_not_repeat_the_text_that_the_caller_prefilled():
     begun = [*ASKED["messages"], {"role": "assistant", "content": "The answer is {"}]
     for text in ("The answer is {42}", "42}"):
-        said = whole([Delta(text), End("stop")], messages=begun)
-        assert said["content"] == [{"type": "text", "text": "42}"}]
+        answer = whole([Delta(text), End("stop")], messages=begun)
+        assert answer["content"] == [{"type": "text", "text": "42}"}]
     assert whole([Delta("The answer is {")], messages=begun)["content"] == []
 
 
@@ -174,8 +174,8 @@ def test_arguments_that_are_no_object_are_passed_on_as_text():
 
 
 def test_whitespace_between_pieces_of_calls_is_ignored():
-    heard = [CALLS[0], Delta("\n"), *CALLS[1:]]
-    assert [block["id"] for block in put_together(streamed(heard))["content"]] == [
+    parts = [CALLS[0], Delta("\n"), *CALLS[1:]]
+    assert [block["id"] for block in put_together(streamed(parts))["content"]] == [
         "call_a",
         "call_b",
     ]

@@ -31,17 +31,17 @@ def test_every_error_has_a_status_and_a_type_of_anthropics(row):
     ],
 )
 def test_a_refusal_has_anthropics_shape_and_the_request_id(error, status, kind):
-    said = refused(refusal(error), "r1")
-    assert said.status == status
-    assert said.body["type"] == "error"
-    assert said.body["error"]["type"] == kind
-    assert said.body["error"]["message"]
-    assert said.body["request_id"] == said.headers["request-id"] == "r1"
+    response = refused(refusal(error), "r1")
+    assert response.status == status
+    assert response.body["type"] == "error"
+    assert response.body["error"]["type"] == kind
+    assert response.body["error"]["message"]
+    assert response.body["request_id"] == response.headers["request-id"] == "r1"
 
 
 def test_retry_after_is_kept():
-    said = refused(refusal(NoCapacity("llama", retry_after=3)), "r1")
-    assert (said.status, said.headers["retry-after"]) == (429, "3")
+    response = refused(refusal(NoCapacity("llama", retry_after=3)), "r1")
+    assert (response.status, response.headers["retry-after"]) == (429, "3")
 
 
 def test_an_error_that_would_repeat_is_marked_as_not_to_be_retried():

@@ -58,10 +58,10 @@ def sent(worker) -> dict:
 
 
 async def test_a_message_is_answered(http, worker):
-    status, said = await asked(http, system="Be brief.", top_k=5)
-    assert status == 200, said
-    assert said.pop("id").startswith("msg_")
-    assert said == {
+    status, payload = await asked(http, system="Be brief.", top_k=5)
+    assert status == 200, payload
+    assert payload.pop("id").startswith("msg_")
+    assert payload == {
         "type": "message",
         "role": "assistant",
         "model": "tiny",
@@ -84,9 +84,9 @@ async def test_a_stream_has_anthropics_events(http, worker):
         "message_delta",
         "message_stop",
     ]
-    said = put_together(events)
-    assert said["content"] == [{"type": "text", "text": STREAMED}]
-    assert said["usage"] == {"input_tokens": 5, "output_tokens": 6}
+    message = put_together(events)
+    assert message["content"] == [{"type": "text", "text": STREAMED}]
+    assert message["usage"] == {"input_tokens": 5, "output_tokens": 6}
     assert sent(worker)["stream_options"] == {"include_usage": True}
 
 
@@ -94,11 +94,11 @@ async def test_a_stream_has_anthropics_events(http, worker):
 async def test_tools_are_called(http, worker, stream):
     worker.fail(calls=(LOOK, LOOK), finish="tool_calls")
     if stream:
-        said = put_together(await streamed(http, tools=[TOOL]))
+        message = put_together(await streamed(http, tools=[TOOL]))
     else:
-        _, said = await asked(http, tools=[TOOL])
-    assert said["stop_reason"] == "tool_use"
-    assert said["content"] == [
+        _, message = await asked(http, tools=[TOOL])
+    assert message["stop_reason"] == "tool_use"
+    assert message["content"] == [
         {"type": "tool_use", "id": id_, "name": "weather", "input": {"city": "Paris"}}
         for id_ in ("call_0", "call_1")
     ]
@@ -109,11 +109,11 @@ async def test_tools_are_called(http, worker, stream):
 async def test_thinking_comes_before_the_text(http, worker, stream):
     worker.fail(thought="Hm.", finish="stop")
     fields = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
-    said = (
+    message = (
         put_together(await streamed(http, **fields)) if stream else (await asked(http, **fields))[1]
     )
-    assert [block["type"] for block in said["content"]] == ["thinking", "text"]
-    assert said["content"][0]["thinking"] == "Hm."
+    assert [block["type"] for block in message["content"]] == ["thinking", "text"]
+    assert message["content"][0]["thinking"] == "Hm."
 
 
 async def test_parameters_without_effect_are_named(http):
@@ -139,11 +139,11 @@ async def test_wrong_requests_are_refused_in_anthropics_shape(
     async with http.post(
         MESSAGES, data=body, headers={"content-type": "application/json"}
     ) as response:
-        said = await response.json()
+        payload = await response.json()
         assert response.status == status
-        assert response.headers["request-id"] == said["request_id"]
-    assert (said["type"], said["error"]["type"]) == ("error", kind)
-    assert words in said["error"]["message"]
+        assert response.headers["request-id"] == payload["request_id"]
+    assert (payload["type"], payload["error"]["type"]) == ("error", kind)
+    assert words in payload["error"]["message"]
     assert worker.received == []
 
 
@@ -177,8 +177,8 @@ async def test_invalid_bodies_are_refused_in_anthropics_shape(http, body, conten
 async def test_failures_of_the_worker_have_anthropics_types(http, worker, faults, status, kind):
     worker.fail(**faults)
     async with http.post(MESSAGES, json=ASKED) as response:
-        said = await response.json()
-        assert (response.status, said["error"]["type"]) == (status, kind)
+        payload = await response.json()
+        assert (response.status, payload["error"]["type"]) == (status, kind)
         assert ("retry-after" in response.headers) == (status == 429)
 
 
@@ -187,8 +187,8 @@ async def test_an_unreachable_worker_is_an_overload(alone):
     async with alone.http.post("/api/v0/ai/model/register", json=row) as response:
         assert response.status == 200
     async with alone.http.post(MESSAGES, json=ASKED) as response:
-        said = await response.json()
-        assert (response.status, said["error"]["type"]) == (529, "overloaded_error")
+        payload = await response.json()
+        assert (response.status, payload["error"]["type"]) == (529, "overloaded_error")
         assert int(response.headers["retry-after"]) > 0
 
 
@@ -234,32 +234,32 @@ async def test_the_callers_key_reaches_no_worker_log_or_metric(http, worker, cap
 
 class TestOverTgi:
     async def test_a_message_over_tgi_is_answered(self, mesh, tgi):
-        status, said = await asked(mesh.two.http, top_k=3)
-        assert status == 200, said
-        assert said["content"] == [{"type": "text", "text": SAID}]
-        assert said["stop_reason"] == "end_turn"
-        assert said["usage"]["input_tokens"] == 5
+        status, payload = await asked(mesh.two.http, top_k=3)
+        assert status == 200, payload
+        assert payload["content"] == [{"type": "text", "text": SAID}]
+        assert payload["stop_reason"] == "end_turn"
+        assert payload["usage"]["input_tokens"] == 5
 
     async def test_a_stream_over_tgi_has_the_whole_text(self, mesh, tgi):
-        said = put_together(await streamed(mesh.two.http))
-        assert said["content"] == [{"type": "text", "text": SAID}]
+        message = put_together(await streamed(mesh.two.http))
+        assert message["content"] == [{"type": "text", "text": SAID}]
 
     async def test_a_stop_sequence_is_named(self, mesh, tgi):
-        _, said = await asked(mesh.two.http, stop_sequences=["you"])
-        assert said["content"][0]["text"] == SAID[: SAID.index("you")]
-        assert (said["stop_reason"], said["stop_sequence"]) == ("stop_sequence", "you")
+        _, payload = await asked(mesh.two.http, stop_sequences=["you"])
+        assert payload["content"][0]["text"] == SAID[: SAID.index("you")]
+        assert (payload["stop_reason"], payload["stop_sequence"]) == ("stop_sequence", "you")
 
     async def test_a_tool_is_called_over_tgi(self, mesh, tgi):
         tgi.fail(tool=b'{"name":"weather","arguments":{"city":"Paris"}}')
         for stream in (False, True):
             fields = {"tools": [TOOL], "tool_choice": {"type": "any"}}
             if stream:
-                said = put_together(await streamed(mesh.two.http, **fields))
+                message = put_together(await streamed(mesh.two.http, **fields))
             else:
-                _, said = await asked(mesh.two.http, **fields)
-            (call,) = said["content"]
+                _, message = await asked(mesh.two.http, **fields)
+            (call,) = message["content"]
             assert (call["name"], call["input"]) == ("weather", {"city": "Paris"})
-            assert said["stop_reason"] == "tool_use"
+            assert message["stop_reason"] == "tool_use"
 
     async def test_parameters_that_face_and_worker_drop_are_named(self, mesh, tgi):
         fields = ASKED | {"novel": 1, "top_k": 3}
@@ -270,8 +270,8 @@ class TestOverTgi:
         use = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
         result = {"type": "tool_result", "tool_use_id": "a", "content": "15"}
         turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-        status, said = await asked(mesh.two.http, messages=[*HELLO, *turns])
-        assert (status, said["error"]["type"]) == (400, "invalid_request_error")
+        status, payload = await asked(mesh.two.http, messages=[*HELLO, *turns])
+        assert (status, payload["error"]["type"]) == (400, "invalid_request_error")
 
     async def test_a_stream_over_tgi_that_breaks_off_ends_in_an_error_event(self, mesh, tgi):
         tgi.fail(die_after=3)
@@ -281,8 +281,8 @@ class TestOverTgi:
 class TestCounting:
     async def test_tokens_are_counted_by_the_worker(self, http, worker):
         worker.fail(answer=b'{"tokens":[1,2,3]}')
-        status, said = await asked(http, path=COUNT, max_tokens=None, tools=[TOOL])
-        assert (status, said) == (200, {"input_tokens": 3 + 4})
+        status, payload = await asked(http, path=COUNT, max_tokens=None, tools=[TOOL])
+        assert (status, payload) == (200, {"input_tokens": 3 + 4})
         assert (worker.received[-1].path, "weather" in sent(worker)["content"]) == (
             "/tokenize",
             True,
@@ -295,12 +295,12 @@ class TestCounting:
         self, http, worker, faults
     ):
         worker.fail(**faults)
-        status, said = await asked(http, path=COUNT, max_tokens=None)
-        assert (status, said) == (200, {"input_tokens": 5, "estimated": True})
+        status, payload = await asked(http, path=COUNT, max_tokens=None)
+        assert (status, payload) == (200, {"input_tokens": 5, "estimated": True})
 
     async def test_an_unknown_model_is_not_found(self, http):
-        status, said = await asked(http, path=COUNT, model="none")
-        assert (status, said["error"]["type"]) == (404, "not_found_error")
+        status, payload = await asked(http, path=COUNT, model="none")
+        assert (status, payload["error"]["type"]) == (404, "not_found_error")
 
     async def test_counting_does_not_wait_for_a_slot(self, alone, worker):
         await alone.register(worker, capacity=1)
@@ -327,28 +327,28 @@ def test_the_endpoints_are_listed():
     assert {f"POST {MESSAGES}", f"POST {COUNT}"} <= set(ENDPOINTS)
 
 
-def hostile(chance: random.Random, depth: int = 0) -> object:
+def hostile(rng: random.Random, depth: int = 0) -> object:
     """Make up a value that looks a little like what is asked."""
-    match chance.randrange(7 if depth < 4 else 4):
+    match rng.randrange(7 if depth < 4 else 4):
         case 0:
-            return chance.choice([None, True, -1, 0, 2**63 - 1, 0.5, 1e300, "", "\x00", "é" * 9])
+            return rng.choice([None, True, -1, 0, 2**63 - 1, 0.5, 1e300, "", "\x00", "é" * 9])
         case 1 | 2 | 3:
-            return chance.choice(LIKELY)
+            return rng.choice(LIKELY)
         case 4:
-            return [hostile(chance, depth + 1) for _ in range(chance.randrange(3))]
-    keys = chance.sample(KEYS, chance.randrange(1, 5))
-    return {key: hostile(chance, depth + 1) for key in keys}
+            return [hostile(rng, depth + 1) for _ in range(rng.randrange(3))]
+    keys = rng.sample(KEYS, rng.randrange(1, 5))
+    return {key: hostile(rng, depth + 1) for key in keys}
 
 
 async def test_no_body_is_a_server_error(served):
     """Random bodies by seed, each in a client's form, are answered or refused."""
     for seed in range(200):
-        chance = random.Random(seed)
-        fields = ASKED | {name: hostile(chance) for name in chance.sample(FIELDS, 2)}
+        rng = random.Random(seed)
+        fields = ASKED | {name: hostile(rng) for name in rng.sample(FIELDS, 2)}
         for path in (MESSAGES, COUNT):
-            status, said = await told(served.http.post(path, json=fields))
-            assert status in (200, 400, 404), (fields, said)
-            assert status == 200 or said["type"] == "error"
+            status, payload = await told(served.http.post(path, json=fields))
+            assert status in (200, 400, 404), (fields, payload)
+            assert status == 200 or payload["type"] == "error"
 
 
 async def test_a_stream_that_another_worker_continues_is_one_message(alone, worker):
@@ -360,6 +360,6 @@ async def test_a_stream_that_another_worker_continues_is_one_message(alone, work
             headers = {"x-modelvine-continue": "1"}
             fields = ASKED | {"stream": True}
             async with alone.http.post(MESSAGES, json=fields, headers=headers) as response:
-                said = put_together(events_of(await response.read()))
-            assert said["content"] == [{"type": "text", "text": STREAMED}]
+                message = put_together(events_of(await response.read()))
+            assert message["content"] == [{"type": "text", "text": STREAMED}]
     assert worker.received

@@ -17,13 +17,13 @@ CALL = {
 }
 
 
-def text(words: str) -> dict[str, object]:
-    return {"type": "text", "text": words}
+def text(content: str) -> dict[str, object]:
+    return {"type": "text", "text": content}
 
 
 def result(content=None, **fields) -> dict[str, object]:
-    said = {} if content is None else {"content": content}
-    return {"type": "tool_result", "tool_use_id": "toolu_1", **said, **fields}
+    optional = {} if content is None else {"content": content}
+    return {"type": "tool_result", "tool_use_id": "toolu_1", **optional, **fields}
 
 
 def user(*blocks):
@@ -35,8 +35,8 @@ def assistant(*blocks):
 
 
 def fault(content, role="user", **fields) -> str | None:
-    asked = {"messages": [{"role": role, "content": content}], **fields}
-    return outcome(lambda: messages_of(asked))[1]
+    body = {"messages": [{"role": role, "content": content}], **fields}
+    return outcome(lambda: messages_of(body))[1]
 
 
 def test_texts_of_a_turn_are_joined_and_empty_ones_dropped():
@@ -52,7 +52,7 @@ def test_the_system_prompt_is_the_first_message(system):
 
 
 def test_a_system_message_in_the_middle_stays_there():
-    said = messages_of(
+    messages = messages_of(
         {
             "messages": [
                 {"role": "user", "content": "hi"},
@@ -61,14 +61,14 @@ def test_a_system_message_in_the_middle_stays_there():
             ]
         }
     )
-    assert [message["role"] for message in said] == ["user", "system", "user"]
+    assert [message["role"] for message in messages] == ["user", "system", "user"]
 
 
 def test_consecutive_turns_of_one_role_are_merged():
-    said = messages_of(
+    messages = messages_of(
         {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [text("b")]}]}
     )
-    assert said == [{"role": "user", "content": "a\nb"}]
+    assert messages == [{"role": "user", "content": "a\nb"}]
 
 
 def test_images():
@@ -88,11 +88,16 @@ def test_images():
 def test_text_documents_and_search_results_become_text():
     plain = {"type": "text", "media_type": "text/plain", "data": "It rains."}
     inner = {"type": "content", "content": [text("One."), IMAGE]}
-    found = {"type": "search_result", "title": "T", "source": "S", "content": [text("Found.")]}
-    (said,) = user({"type": "document", "title": "Weather", "source": plain}, found)
-    assert said["content"] == "Weather\nIt rains.\nT\nS\nFound."
-    (said,) = user({"type": "document", "source": inner})
-    assert said["content"] == [text("One."), SHOWN]
+    search_result = {
+        "type": "search_result",
+        "title": "T",
+        "source": "S",
+        "content": [text("Found.")],
+    }
+    (message,) = user({"type": "document", "title": "Weather", "source": plain}, search_result)
+    assert message["content"] == "Weather\nIt rains.\nT\nS\nFound."
+    (message,) = user({"type": "document", "source": inner})
+    assert message["content"] == [text("One."), SHOWN]
 
 
 def test_calls_and_thinking_of_the_assistant_are_kept():
@@ -124,9 +129,9 @@ def test_a_failed_tool_result_is_marked():
 
 
 def test_tools_that_a_search_found_are_named():
-    found = [{"type": "tool_reference", "tool_name": name} for name in ("WebFetch", "Monitor")]
-    said = "The tool WebFetch can be called.\nThe tool Monitor can be called."
-    assert user(result(found)) == [{"role": "tool", "tool_call_id": "toolu_1", "content": said}]
+    tools = [{"type": "tool_reference", "tool_name": name} for name in ("WebFetch", "Monitor")]
+    sentence = "The tool WebFetch can be called.\nThe tool Monitor can be called."
+    assert user(result(tools)) == [{"role": "tool", "tool_call_id": "toolu_1", "content": sentence}]
 
 
 def test_tool_references_are_valid_in_results_only_and_need_a_valid_name():
@@ -140,10 +145,10 @@ def test_tool_references_are_valid_in_results_only_and_need_a_valid_name():
 
 
 def test_images_of_tool_results_follow_in_the_users_message():
-    tool, shown = user(result([text("A map."), IMAGE]), text("Where?"))
+    tool, message = user(result([text("A map."), IMAGE]), text("Where?"))
     assert tool["content"] == "A map.\n(Images follow: 1.)"
-    head, image, rest = shown["content"]
-    assert (shown["role"], image, rest) == ("user", SHOWN, text("Where?"))
+    head, image, rest = message["content"]
+    assert (message["role"], image, rest) == ("user", SHOWN, text("Where?"))
     assert "toolu_1" in head["text"]
 
 

@@ -11,26 +11,26 @@ VERSION = {"anthropic-version": "2023-06-01"}
 
 
 async def test_the_list_is_one_page(served):
-    status, said = await told(served.http.get("/v1/models?limit=20", headers=VERSION))
-    assert (status, said["has_more"], said["first_id"], said["last_id"]) == (
+    status, payload = await told(served.http.get("/v1/models?limit=20", headers=VERSION))
+    assert (status, payload["has_more"], payload["first_id"], payload["last_id"]) == (
         200,
         False,
         "tiny",
         "tiny",
     )
-    (entry,) = said["data"]
+    (entry,) = payload["data"]
     assert (entry["type"], entry["display_name"], entry["lifecycle"]) == (
         "model",
         "tiny",
         "active",
     )
-    made = datetime.strptime(entry["created_at"], "%Y-%m-%dT%H:%M:%S%z")
-    assert made.timestamp() == entry["created"] > 1_700_000_000
+    created_at = datetime.strptime(entry["created_at"], "%Y-%m-%dT%H:%M:%S%z")
+    assert created_at.timestamp() == entry["created"] > 1_700_000_000
 
 
 async def test_one_model_has_anthropics_shape_and_an_unknown_one_is_404(served):
-    status, said = await told(served.http.get("/v1/models/tiny", headers=VERSION))
-    assert (status, said["type"], said["id"]) == (200, "model", "tiny")
+    status, payload = await told(served.http.get("/v1/models/tiny", headers=VERSION))
+    assert (status, payload["type"], payload["id"]) == (200, "model", "tiny")
     status, _ = await told(served.http.get("/v1/models/none", headers=VERSION))
     assert status == 404
 
@@ -48,5 +48,5 @@ def test_a_known_context_length_is_shown():
 
 
 async def test_an_empty_list_has_no_first_and_last_id(alone):
-    _, said = await told(alone.http.get("/v1/models", headers=VERSION))
-    assert (said["data"], said["first_id"], said["last_id"]) == ([], None, None)
+    _, payload = await told(alone.http.get("/v1/models", headers=VERSION))
+    assert (payload["data"], payload["first_id"], payload["last_id"]) == ([], None, None)

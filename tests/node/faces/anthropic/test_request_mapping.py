@@ -52,8 +52,8 @@ def test_each_field_is_mapped_to_openais(given, found):
 
 
 def test_an_output_schema_becomes_a_response_format():
-    wanted = {"format": {"type": "json_schema", "schema": SCHEMA}}
-    form = said(output_config=wanted)["response_format"]
+    config = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    form = said(output_config=config)["response_format"]
     assert (form["type"], form["json_schema"]["schema"]) == ("json_schema", SCHEMA)
 
 
@@ -68,16 +68,16 @@ def test_an_output_schema_becomes_a_response_format():
     ],
 )
 def test_thinking_is_returned_only_when_it_is_requested(thinking, thinks, dropped):
-    asked = request_mapping.read(PLAIN | {"thinking": thinking})
-    assert (asked.thinks, asked.dropped) == (thinks, dropped)
-    assert asked.fields == PLAIN
+    request = request_mapping.read(PLAIN | {"thinking": thinking})
+    assert (request.thinks, request.dropped) == (thinks, dropped)
+    assert request.fields == PLAIN
 
 
 def test_fields_without_a_counterpart_are_named_as_dropped():
-    asked = request_mapping.read(
+    request = request_mapping.read(
         PLAIN | {"context_management": {"edits": []}, "novel": 1, "nothing": None}
     )
-    assert asked.dropped == ("context_management", "novel")
+    assert request.dropped == ("context_management", "novel")
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_wrong_field_is_named(fields, param):
 
 
 def test_counting_needs_no_max_tokens():
-    asked = request_mapping.read({"model": "m", "messages": HELLO}, limited=False)
-    assert asked.fields == {"model": "m", "messages": HELLO}
+    request = request_mapping.read({"model": "m", "messages": HELLO}, limited=False)
+    assert request.fields == {"model": "m", "messages": HELLO}
 
 
 class TestValues:
@@ -148,17 +148,17 @@ LIKELY = st.recursive(
 
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), LIKELY))
 def test_any_field_is_mapped_or_refused_by_name(fields):
-    found, param = outcome(lambda: request_mapping.read(PLAIN | fields))
+    request, param = outcome(lambda: request_mapping.read(PLAIN | fields))
     assert param != "?"
-    if found is not None:
-        assert orjson.loads(orjson.dumps(found.fields))["messages"]
-        assert all(isinstance(name, str) for name in found.dropped)
+    if request is not None:
+        assert orjson.loads(orjson.dumps(request.fields))["messages"]
+        assert all(isinstance(name, str) for name in request.dropped)
 
 
 @given(content=LIKELY, role=st.sampled_from(["user", "assistant", "system"]))
 def test_any_content_of_a_message_is_mapped_or_refused_by_name(content, role):
     messages = [{"role": role, "content": content}]
-    found, param = outcome(lambda: request_mapping.read(PLAIN | {"messages": messages}))
+    request, param = outcome(lambda: request_mapping.read(PLAIN | {"messages": messages}))
     assert param != "?"
-    if found is not None:
-        orjson.dumps(found.fields)
+    if request is not None:
+        orjson.dumps(request.fields)

@@ -46,9 +46,9 @@ async def test_a_wrong_key_shows_no_tables(closed):
 
 
 async def test_users_of_the_machine_see_nodes_and_models_without_javascript(worker):
-    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.MACHINE)) as one:
-        await one.register(worker)
-        _, _, text = await page(one)
+    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.MACHINE)) as running:
+        await running.register(worker)
+        _, _, text = await page(running)
     assert "<td>alive</td>" in text
     assert "<td>tiny</td>" in text
 

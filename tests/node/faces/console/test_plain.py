@@ -43,8 +43,11 @@ async def test_connections_between_other_nodes_are_a_table(alone):
         "told": [A],
     }
     text = console.tables(alone.context, topology).decode()
-    own = alone.context.registry.own_record.name or short(alone.context.peer)
-    assert rows(text, "Connections") == [[short(A), short(B), "relayed"], [short(A), own, "direct"]]
+    own_name = alone.context.registry.own_record.name or short(alone.context.peer)
+    assert rows(text, "Connections") == [
+        [short(A), short(B), "relayed"],
+        [short(A), own_name, "direct"],
+    ]
     assert "1 of 1 nodes reported their connections." in text
     assert "reload the page" in console.tables(alone.context, {}).decode()
 

@@ -22,10 +22,10 @@ PATIENT = QUICK.model_copy(
 class Client:
     """Client of a face, which calls its RPCs by name."""
 
-    def __init__(self, service, place):
+    def __init__(self, service, address):
         self._methods = methods_of(service)
         self._channels = Channels(PATIENT, SsrfGuard())
-        self._api = f"grpc://{place}"
+        self._api = f"grpc://{address}"
         self.said = {}
 
     async def ask(self, name, **fields):
@@ -67,8 +67,8 @@ async def opened():
         async def open_(name, service, context, **faces):
             settings = context.settings.model_copy(update={"faces": FacesSettings(**faces)})
             context = replace(context, settings=settings)
-            place = await open_face(name, context, HostPort("127.0.0.1", 0), closing)
-            client = Client(service, place)
+            address = await open_face(name, context, HostPort("127.0.0.1", 0), closing)
+            client = Client(service, address)
             closing.push_async_callback(client.close)
             return client
 

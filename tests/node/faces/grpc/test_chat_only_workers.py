@@ -36,14 +36,14 @@ def bodies(worker):
 
 async def test_a_completion_is_sent_as_a_chat(node, worker):
     for _ in range(3):
-        status, said = await told(node.http.post("/v1/completions", json=ASKED))
-        assert (status, said["object"], said["choices"][0]["text"]) == (
+        status, payload = await told(node.http.post("/v1/completions", json=ASKED))
+        assert (status, payload["object"], payload["choices"][0]["text"]) == (
             200,
             "text_completion",
             SAID,
         )
-        assert (said["code"], said["message"]) == (0, "success")
-        assert said["usage"]["completion_tokens"] == 6
+        assert (payload["code"], payload["message"]) == (0, "success")
+        assert payload["usage"]["completion_tokens"] == 6
     fields = {"max_tokens": 7, "temperature": 0.5, "stop": ["END"], "stream": False}
     assert bodies(worker) == [{"model": "tiny", "messages": TURN, **fields}] * 3
 
@@ -51,8 +51,8 @@ async def test_a_completion_is_sent_as_a_chat(node, worker):
 async def test_a_streamed_completion_is_sent_as_a_streamed_chat(node):
     async with node.http.post("/v1/completions", json=ASKED | {"stream": True}) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
-        said = await response.text()
-    *chunks, done = [e.removeprefix("data: ") for e in said.split("\n\n") if e and e[0] != ":"]
+        text = await response.text()
+    *chunks, done = [e.removeprefix("data: ") for e in text.split("\n\n") if e and e[0] != ":"]
     assert done == "[DONE]"
     choices = [c for chunk in chunks for c in orjson.loads(chunk)["choices"]]
     assert "".join(choice["text"] for choice in choices) == STREAMED
@@ -60,9 +60,9 @@ async def test_a_streamed_completion_is_sent_as_a_streamed_chat(node):
 
 
 async def test_several_prompts_are_several_chats(node, worker):
-    asked = ASKED | {"prompt": ["a", "b"], "n": 2, "seed": 5, "echo": True, "user": "u"}
-    _, said = await told(node.http.post("/v1/completions", json=asked))
-    assert [c["text"] for c in said["choices"]] == [p + SAID for p in "aabb"]
+    fields = ASKED | {"prompt": ["a", "b"], "n": 2, "seed": 5, "echo": True, "user": "u"}
+    _, payload = await told(node.http.post("/v1/completions", json=fields))
+    assert [c["text"] for c in payload["choices"]] == [p + SAID for p in "aabb"]
     assert [(b["messages"][0]["content"], b["seed"]) for b in bodies(worker)] == [
         ("a", 5), ("a", 6), ("b", 7), ("b", 8),
     ]  # fmt: skip
@@ -70,8 +70,8 @@ async def test_several_prompts_are_several_chats(node, worker):
 
 @pytest.mark.parametrize("wrong", [{"suffix": "end"}, {"stream": True, "n": 2}])
 async def test_a_completion_that_no_chat_can_express_is_refused(node, wrong):
-    status, said = await told(node.http.post("/v1/completions", json=ASKED | wrong))
-    assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
+    status, payload = await told(node.http.post("/v1/completions", json=ASKED | wrong))
+    assert (status, payload["error"]["code"]) == (400, "unsupported_parameter")
 
 
 async def test_an_error_code_under_a_status_of_success_is_a_failure(node, worker):
@@ -102,9 +102,11 @@ async def test_remotellms_clients_are_answered(node, opened):
 
 async def test_a_worker_that_completes_gets_the_request_unchanged(alone, worker):
     await alone.register(worker)
-    asked = ASKED | {"own": 1}
-    await told(alone.http.post("/v1/completions", json=asked))
-    assert [(r.path, orjson.loads(r.body)) for r in worker.received] == [("/v1/completions", asked)]
+    fields = ASKED | {"own": 1}
+    await told(alone.http.post("/v1/completions", json=fields))
+    assert [(r.path, orjson.loads(r.body)) for r in worker.received] == [
+        ("/v1/completions", fields)
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -115,8 +117,8 @@ async def test_a_worker_without_chats_and_completions_keeps_its_circuit_closed(
     await alone.register(worker)
     for _ in range(6):
         call = alone.http.post("/v1/completions", json=ASKED | {"stream": stream})
-        status, said = await told(call)
-        assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
+        status, payload = await told(call)
+        assert (status, payload["error"]["code"]) == (400, "unsupported_parameter")
     # Its circuit is closed: it still gets requests of the kinds that it serves.
     vector = {"model": "tiny", "input": "a"}
     assert (await told(alone.http.post("/v1/embeddings", json=vector)))[0] == 200

@@ -33,14 +33,14 @@ def test_every_face_has_a_setting_of_its_name():
 
 def test_faces_are_closed_unless_their_setting_names_an_address():
     assert grpc.places(Settings().faces) == {}
-    found = grpc.places(FacesSettings(remotellm="127.0.0.1:9"))
-    assert found == {"remotellm": HostPort("127.0.0.1", 9)}
+    addresses = grpc.places(FacesSettings(remotellm="127.0.0.1:9"))
+    assert addresses == {"remotellm": HostPort("127.0.0.1", 9)}
 
 
 async def test_an_address_in_use_is_reported_in_a_sentence(alone):
     async with AsyncExitStack() as closing:
-        place = HostPort("127.0.0.1", 0)
-        taken = await grpc.open_face("remotellm", alone.context, place, closing)
+        address = HostPort("127.0.0.1", 0)
+        taken = await grpc.open_face("remotellm", alone.context, address, closing)
         with pytest.raises(OSError, match="cannot listen"):
             await grpc.open_face("remotellm", alone.context, taken, closing)
 
@@ -88,15 +88,15 @@ class TestKeysOfTheSite:
 
     @pytest.fixture
     async def closed(self, worker):
-        async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.MACHINE)) as one:
-            await one.register(worker)
-            yield one
+        async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.MACHINE)) as running:
+            await running.register(worker)
+            yield running
 
     @staticmethod
-    def by(one, uid):
+    def by(running, uid):
         table = SimpleNamespace(owner=lambda here, there: uid)
-        access = Access(token=TOKEN, keys=one.context.keys, sockets=table)
-        return replace(one.context, access=access)
+        access = Access(token=TOKEN, keys=running.context.keys, sockets=table)
+        return replace(running.context, access=access)
 
     async def asked(self, name, client, key):
         if name == "remotellm":
@@ -135,11 +135,11 @@ async def test_callers_without_a_key_are_limited_by_address_over_grpc_too(
     worker, opened, name, service, uid, limited
 ):
     web = WebSettings(rpm_per_address=1)
-    async with node(World(MemoryNet()), settings_of(web=web)) as one:
-        await one.register(worker)
+    async with node(World(MemoryNet()), settings_of(web=web)) as running:
+        await running.register(worker)
         table = SimpleNamespace(owner=lambda here, there: uid)
         access = Access(token=TOKEN, settings=web, keyless=KeylessAccess.EVERYBODY, sockets=table)
-        client = await opened(name, service, replace(one.context, access=access))
+        client = await opened(name, service, replace(running.context, access=access))
 
         async def ask():
             if name == "remotellm":

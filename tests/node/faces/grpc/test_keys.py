@@ -14,8 +14,8 @@ def test_each_line_is_a_key(tmp_path) -> None:
     file = tmp_path / "keys"
     file.write_text(" first \n\nsecond\n")
     file.chmod(0o600)
-    held = read_keys("faces.x_keys", str(file))
-    assert [held.open_to(key) for key in ("first", "second", "", "third", " first ")] == [
+    keys = read_keys("faces.x_keys", str(file))
+    assert [keys.open_to(key) for key in ("first", "second", "", "third", " first ")] == [
         True,
         True,
         False,

@@ -20,8 +20,8 @@ STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its 
 MESSAGE = message_class("backend.Message")
 
 
-def messages(*said):
-    return [MESSAGE(role=role, content=content) for role, content in said]
+def messages(*turns):
+    return [MESSAGE(role=role, content=content) for role, content in turns]
 
 
 @pytest.fixture(params=["serving", "asked"])
@@ -83,8 +83,8 @@ async def test_parameters_of_llama_cpp_are_sent_only_where_they_take_effect(clie
 
 async def test_messages_to_be_templated_are_a_chat(client, worker):
     image = base64.b64encode(b"\xff\xd8\xff\xe0 a picture").decode()
-    said = messages(("system", "be kind"), ("user", "hi"))
-    await client.ask("Predict", Messages=said, UseTokenizerTemplate=True, Images=[image])
+    sent = messages(("system", "be kind"), ("user", "hi"))
+    await client.ask("Predict", Messages=sent, UseTokenizerTemplate=True, Images=[image])
     received = worker.received[0]
     assert received.path == "/v1/chat/completions"
     first, second = orjson.loads(received.body)["messages"]
@@ -180,8 +180,8 @@ class TestKeys:
 class TestFiles:
     async def test_an_image_is_written_to_the_requested_path(self, client, worker, tmp_path):
         to = tmp_path / "out.png"
-        asked = {"width": 64, "height": 32, "step": 7, "seed": 3, "positive_prompt": "a cat"}
-        done = await client.ask("GenerateImage", negative_prompt="a dog", dst=str(to), **asked)
+        fields = {"width": 64, "height": 32, "step": 7, "seed": 3, "positive_prompt": "a cat"}
+        done = await client.ask("GenerateImage", negative_prompt="a dog", dst=str(to), **fields)
         assert (done.success, to.read_bytes()) == (True, b"hello")
         assert orjson.loads(worker.received[0].body) == {
             "model": "tiny", "prompt": "a cat|a dog", "n": 1, "response_format": "b64_json", "size": "64x32",
@@ -208,8 +208,12 @@ class TestFiles:
             "model": "tiny", "input": "hi", "response_format": "wav", "voice": "ann",
         }  # fmt: skip
         await client.ask("SoundGeneration", text="rain", duration=2.5, sample=True, dst=str(to))
-        said = orjson.loads(worker.received[1].body)
-        assert (said["text"], said["duration_seconds"], said["do_sample"]) == ("rain", 2.5, True)
+        fields = orjson.loads(worker.received[1].body)
+        assert (fields["text"], fields["duration_seconds"], fields["do_sample"]) == (
+            "rain",
+            2.5,
+            True,
+        )
 
     @pytest.mark.parametrize(
         "path",
@@ -238,11 +242,11 @@ class TestFiles:
 @pytest.fixture
 async def speaking(alone, opened, tmp_path):
     """Yield a client of a node whose worker gives the test's answers, by path, and the bodies that it got."""
-    answers, asked = {}, {}
+    answers, requests = {}, {}
 
     async def answer(request):
         name = request.path.removeprefix("/v1/").strip("/")
-        asked[name] = await request.read()
+        requests[name] = await request.read()
         return web.json_response(answers[name])
 
     app = web.Application()
@@ -257,25 +261,25 @@ async def speaking(alone, opened, tmp_path):
 
     await alone.register(Place)
     faces = {"default_model": "tiny", "localai_files": str(tmp_path)}
-    yield await opened("localai", LOCALAI, alone.context, **faces), answers, asked
+    yield await opened("localai", LOCALAI, alone.context, **faces), answers, requests
     await runner.cleanup()
 
 
 async def test_documents_are_ranked(speaking):
-    client, answers, asked = speaking
-    found = [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0}]
-    answers["rerank"] = {"results": found, "usage": {"total_tokens": 9, "prompt_tokens": 4}}
-    told = await client.ask("Rerank", query="q", documents=["a", "b"], top_n=2)
-    assert [(r.index, r.text, r.relevance_score) for r in told.results] == [
+    client, answers, requests = speaking
+    results = [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0}]
+    answers["rerank"] = {"results": results, "usage": {"total_tokens": 9, "prompt_tokens": 4}}
+    reply = await client.ask("Rerank", query="q", documents=["a", "b"], top_n=2)
+    assert [(r.index, r.text, r.relevance_score) for r in reply.results] == [
         (1, "b", 0.5),
         (0, "a", 0),
     ]
-    assert (told.usage.total_tokens, told.usage.prompt_tokens) == (9, 4)
-    assert orjson.loads(asked["rerank"])["documents"] == ["a", "b"]
+    assert (reply.usage.total_tokens, reply.usage.prompt_tokens) == (9, 4)
+    assert orjson.loads(requests["rerank"])["documents"] == ["a", "b"]
 
 
 async def test_recordings_are_transcribed_and_translated(speaking, tmp_path):
-    client, answers, asked = speaking
+    client, answers, requests = speaking
     recording = tmp_path / "in.wav"
     with wave.open(str(recording), "wb") as file:
         file.setparams((1, 2, 16_000, 0, "NONE", ""))
@@ -284,18 +288,18 @@ async def test_recordings_are_transcribed_and_translated(speaking, tmp_path):
     for name in ("audio/transcriptions", "audio/translations"):
         answers[name] = {"text": "hello", "segments": segments}
     for translate in (False, True):
-        told = await client.ask(
+        reply = await client.ask(
             "AudioTranscription", dst=str(recording), language="en", translate=translate
         )
-        assert (told.text, told.segments[0].text) == ("hello", "hello")
-        assert list(told.segments[0].tokens) == [7, 8]
-        assert (told.segments[0].start, told.segments[0].end) == (500_000_000, 1_250_000_000)
-    assert set(asked) == {"audio/transcriptions", "audio/translations"}
-    assert b'filename="file.wav"' in asked["audio/transcriptions"]
+        assert (reply.text, reply.segments[0].text) == ("hello", "hello")
+        assert list(reply.segments[0].tokens) == [7, 8]
+        assert (reply.segments[0].start, reply.segments[0].end) == (500_000_000, 1_250_000_000)
+    assert set(requests) == {"audio/transcriptions", "audio/translations"}
+    assert b'filename="file.wav"' in requests["audio/transcriptions"]
 
 
 async def test_stores_set_get_find_and_delete_columns(speaking):
-    client, answers, asked = speaking
+    client, answers, requests = speaking
     key, value = message_class("backend.StoresKey"), message_class("backend.StoresValue")
     columns = {"keys": [[1.0, 0.5]], "values": ["a"]}
     answers["stores/set"] = answers["stores/delete"] = {}
@@ -303,7 +307,7 @@ async def test_stores_set_get_find_and_delete_columns(speaking):
     answers["stores/find"] = columns | {"similarities": [0.75]}
     keys = [key(Floats=[1.0, 0.5])]
     assert (await client.ask("StoresSet", Keys=keys, Values=[value(Bytes=b"a")])).success
-    assert orjson.loads(asked["stores/set"])["values"] == ["a"]
+    assert orjson.loads(requests["stores/set"])["values"] == ["a"]
     assert (await client.ask("StoresDelete", Keys=keys)).success
     got = await client.ask("StoresGet", Keys=keys)
     assert (list(got.Keys[0].Floats), got.Values[0].Bytes) == ([1.0, 0.5], b"a")
@@ -311,7 +315,7 @@ async def test_stores_set_get_find_and_delete_columns(speaking):
     assert list(found.Similarities) == [0.75]
     # Bytes that are no text are sent encoded as text.
     await client.ask("StoresSet", Keys=keys, Values=[value(Bytes=b"\xff")])
-    answers["stores/get"] = orjson.loads(asked["stores/set"])
+    answers["stores/get"] = orjson.loads(requests["stores/set"])
     assert (await client.ask("StoresGet", Keys=keys)).Values[0].Bytes == b"\xff"
 
 
@@ -350,10 +354,10 @@ async def test_metrics_are_those_of_the_last_text_of_this_face(client, worker):
     assert (before.tokens_generated, before.prompt_tokens_processed) == (0, 0)
     worker.fail(finish="stop", usage={"prompt_tokens": 5, "completion_tokens": 7})
     await client.ask("Predict", Prompt="a secret")
-    told = await client.ask("GetMetrics")
-    assert (told.tokens_generated, told.prompt_tokens_processed) == (7, 5)
-    assert told.tokens_per_second > 0
-    assert told.prompt_json_for_slot == ""
+    reported = await client.ask("GetMetrics")
+    assert (reported.tokens_generated, reported.prompt_tokens_processed) == (7, 5)
+    assert reported.tokens_per_second > 0
+    assert reported.prompt_json_for_slot == ""
     worker.fail(usage={"prompt_tokens": 5, "completion_tokens": 9})
     assert [reply async for reply in client.stream("PredictStream", Prompt="a")]
     assert (await client.ask("GetMetrics")).tokens_generated == 9
@@ -380,8 +384,8 @@ class TestWhatHasNoEffect:
     async def test_is_named_with_a_worker_of_another_protocol(self, client_of, rpc):
         async with remotellm_worker.running() as worker:
             client = await client_of(worker, "grpc+remotellm")
-            named = set((await client.named(rpc, **self.FIELDS)).split(", "))
-            assert named == set(self.FIELDS) - {"Prompt"}
+            dropped = set((await client.named(rpc, **self.FIELDS)).split(", "))
+            assert dropped == set(self.FIELDS) - {"Prompt"}
             talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
             assert await client.named(rpc, **talk, Temperature=0.5) == "Temperature"
 
@@ -389,8 +393,8 @@ class TestWhatHasNoEffect:
         async with tgi_worker.running() as worker:
             client = await client_of(worker, "tgi+http")
             talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
-            named = await client.named("Predict", **talk, TopK=3, Repeat=7, Temperature=0.5)
-            assert set(named.split(", ")) == {"TopK", "Repeat"}
+            dropped = await client.named("Predict", **talk, TopK=3, Repeat=7, Temperature=0.5)
+            assert set(dropped.split(", ")) == {"TopK", "Repeat"}
 
 
 @pytest.mark.parametrize("seed", [-5, -(2**31), 7])
@@ -423,8 +427,8 @@ async def test_tools_and_the_results_of_their_calls_are_sent(client, worker):
         },
         {"role": "tool", "content": "7", "tool_call_id": "c", "name": "f"},
     ]
-    asked = {"UseTokenizerTemplate": True, "Messages": messages, "MinP": 0.25}
-    await client.ask("Predict", **asked, Tools=orjson.dumps([tool]).decode(), ToolChoice="auto")
+    fields = {"UseTokenizerTemplate": True, "Messages": messages, "MinP": 0.25}
+    await client.ask("Predict", **fields, Tools=orjson.dumps([tool]).decode(), ToolChoice="auto")
     body = orjson.loads(worker.received[-1].body)
     assert (body["tools"], body["tool_choice"], body["min_p"]) == ([tool], "auto", 0.25)
     assert body["messages"][0]["tool_calls"][0]["id"] == "c"
@@ -438,7 +442,7 @@ async def test_tool_calls_come_in_the_fields_of_newer_backends(speaking):
     answers["chat/completions"] = {
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
     }
-    asked = {"UseTokenizerTemplate": True, "Messages": messages(("user", "a"))}
-    [delta] = (await client.ask("Predict", **asked)).chat_deltas
-    [told] = delta.tool_calls
-    assert (told.id, told.name, told.arguments) == ("c", "f", '{"a":1}')
+    fields = {"UseTokenizerTemplate": True, "Messages": messages(("user", "a"))}
+    [delta] = (await client.ask("Predict", **fields)).chat_deltas
+    [tool_call] = delta.tool_calls
+    assert (tool_call.id, tool_call.name, tool_call.arguments) == ("c", "f", '{"a":1}')

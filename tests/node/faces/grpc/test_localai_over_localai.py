@@ -33,37 +33,37 @@ async def client(request, mesh, worker, opened):
     return made
 
 
-async def streamed(client, **asked):
-    return [reply async for reply in client.stream("PredictStream", **asked)]
+async def streamed(client, **fields):
+    return [reply async for reply in client.stream("PredictStream", **fields)]
 
 
 @pytest.mark.parametrize("asked", [{"Prompt": "a"}, TALK], ids=["prompt", "messages"])
 async def test_requests_and_replies_arrive_unchanged(client, worker, asked):
-    own = {"TailFreeSamplingZ": 0.5, "NegativePrompt": "rain", "Seed": 0, "Tokens": 40, **asked}
-    reply = await client.ask("Predict", **own)
+    fields = {"TailFreeSamplingZ": 0.5, "NegativePrompt": "rain", "Seed": 0, "Tokens": 40, **asked}
+    reply = await client.ask("Predict", **fields)
     assert (reply.message, reply.tokens, reply.prompt_tokens) == (SAID, len(WORDS), 5)
-    replies = await streamed(client, **own)
+    replies = await streamed(client, **fields)
     assert [reply.message for reply in replies] == [word.encode() for word in WORDS]
     assert [reply.tokens for reply in replies] == [*range(1, len(WORDS) + 1)]
-    expected = type(worker.received[0].asked)(**own)
-    assert [one.asked for one in worker.received] == [expected, expected]
+    expected = type(worker.received[0].asked)(**fields)
+    assert [request.asked for request in worker.received] == [expected, expected]
 
 
 @pytest.mark.parametrize("stops", [["are"], ["x", "are"], ["nowhere", "ard no"]])
 async def test_a_stop_string_changes_only_where_the_text_ends(client, worker, stops):
-    own = {
+    fields = {
         "Prompt": "a", "TailFreeSamplingZ": 0.5, "NegativePrompt": "rain", "Repeat": 7, "TopK": 0, "Penalty": 0.0, "Seed": 0,
         "Tokens": 40, "StopPrompts": stops,
     }  # fmt: skip
-    said = SAID[: SAID.index(b"are")] if "are" in stops else SAID
-    assert (await client.ask("Predict", **own)).message == said
-    assert b"".join(reply.message for reply in await streamed(client, **own)) == said
-    expected = type(worker.received[0].asked)(**own)
-    assert [one.asked for one in worker.received] == [expected, expected]
+    text = SAID[: SAID.index(b"are")] if "are" in stops else SAID
+    assert (await client.ask("Predict", **fields)).message == text
+    assert b"".join(reply.message for reply in await streamed(client, **fields)) == text
+    expected = type(worker.received[0].asked)(**fields)
+    assert [request.asked for request in worker.received] == [expected, expected]
 
 
 async def test_additional_fields_of_newer_backends_arrive(client, worker):
-    own = {
+    fields = {
         "UseTokenizerTemplate": True, "Tools": "[]", "ToolChoice": "auto", "Logprobs": 1, "TopLogprobs": 2, "MinP": 0.25,
         "Metadata": {"enable_thinking": "false"}, "Audios": ["UklGRg=="], "Videos": ["AAAA"],
         "Messages": [MESSAGE(role="user", content="a"), MESSAGE(role="tool", content="7", name="f", tool_call_id="c1"),
@@ -71,12 +71,12 @@ async def test_additional_fields_of_newer_backends_arrive(client, worker):
     }  # fmt: skip
     calls = [{"index": 1, "id": "c", "name": "f", "arguments": "{}"}]
     worker.more = {"logprobs": b"{}", "chat_deltas": [{"content": "x", "tool_calls": calls}]}
-    reply = await client.ask("Predict", **own)
+    reply = await client.ask("Predict", **fields)
     assert (reply.logprobs, reply.chat_deltas[0].tool_calls[0].index) == (b"{}", 1)
-    assert (await streamed(client, **own))[0].chat_deltas == reply.chat_deltas
-    expected = type(worker.received[0].asked)(**own)
-    assert [one.asked for one in worker.received] == [expected, expected]
-    assert await client.named("Predict", **own) == ""
+    assert (await streamed(client, **fields))[0].chat_deltas == reply.chat_deltas
+    expected = type(worker.received[0].asked)(**fields)
+    assert [request.asked for request in worker.received] == [expected, expected]
+    assert await client.named("Predict", **fields) == ""
 
 
 async def test_characters_may_be_split_across_replies(client, worker):
@@ -145,11 +145,11 @@ async def test_tokens_of_a_text_are_counted_or_estimated(client, worker, caplog,
     caplog.set_level("INFO", "modelvine.requests")
     worker.fail(**fault)
     await streamed(client, Prompt="abcd")
-    said = [r.message.rpartition("tokens=")[2] for r in caplog.records]
-    assert [one for one in said if one != "-"] == [counted]
+    counts = [r.message.rpartition("tokens=")[2] for r in caplog.records]
+    assert [count for count in counts if count != "-"] == [counted]
     await client.ask("Predict", Prompt="abcd", Tokens=len(WORDS))
-    told = await client.ask("GetMetrics")
-    assert (told.tokens_generated > 0) == (counted == "5+7")
+    reply = await client.ask("GetMetrics")
+    assert (reply.tokens_generated > 0) == (counted == "5+7")
 
 
 @pytest.mark.parametrize("fault", [{"die_after": 3}, {"fail_after": 3}, {"garbage": True}])
@@ -193,36 +193,36 @@ class TestFiles:
     async def test_all_parameters_of_images_arrive(self, client, worker, tmp_path, edits):
         source = tmp_path / "in.png"
         source.write_bytes(PNG)
-        own = {
+        options = {
             "mode": 3, "CLIPSkip": 2, "EnableParameters": "negative_prompt,num_inference_steps", "step": 7, "seed": 9,
             "width": 64, "height": 32, "positive_prompt": "a hat", "negative_prompt": "rain",
         }  # fmt: skip
         more = {"src": str(source)} if edits else {}
-        asked = {**own, **more, "dst": str(tmp_path / "made.png")}
-        assert await client.named("GenerateImage", **asked) == ""
-        assert {name: getattr(worker.asked, name) for name in own} == own
+        fields = {**options, **more, "dst": str(tmp_path / "made.png")}
+        assert await client.named("GenerateImage", **fields) == ""
+        assert {name: getattr(worker.asked, name) for name in options} == options
         assert bool(worker.asked.src) is edits
 
     async def test_a_sound_is_made_from_another_one(self, client, worker, tmp_path):
         source = tmp_path / "in.wav"
         source.write_bytes(WAV)
-        heard = []
-        worker.listen = lambda asked: heard.append(Path(asked.src).read_bytes())
+        received = []
+        worker.listen = lambda asked: received.append(Path(asked.src).read_bytes())
         asked = {"text": "rain", "src": str(source), "src_divisor": 2}
         assert await client.named("SoundGeneration", **asked, dst=str(tmp_path / "out.wav")) == ""
-        assert (heard, worker.asked.src_divisor) == ([WAV], 2)
+        assert (received, worker.asked.src_divisor) == ([WAV], 2)
         assert (tmp_path / "out.wav").read_bytes() == WAV
 
     async def test_the_tokens_of_a_recording_arrive(self, client, tmp_path):
         (tmp_path / "in.wav").write_bytes(WAV)
-        told = await client.ask("AudioTranscription", dst=str(tmp_path / "in.wav"))
-        assert [list(one.tokens) for one in told.segments] == [[7, 0], [7, 1]]
+        reply = await client.ask("AudioTranscription", dst=str(tmp_path / "in.wav"))
+        assert [list(segment.tokens) for segment in reply.segments] == [[7, 0], [7, 1]]
 
 
 async def test_the_prompt_tokens_of_a_ranking_arrive_beside_the_total(client, worker):
     worker.question_tokens = 4
-    told = await client.ask("Rerank", query="q", documents=["a", "b"])
-    assert (told.usage.prompt_tokens, told.usage.total_tokens) == (4, 9)
+    reply = await client.ask("Rerank", query="q", documents=["a", "b"])
+    assert (reply.usage.prompt_tokens, reply.usage.total_tokens) == (4, 9)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +232,14 @@ async def test_a_store_keeps_any_bytes(client, worker, value):
     keys = [{"Floats": [1.0, 0.5]}]
     await client.ask("StoresSet", Keys=keys, Values=[{"Bytes": value}])
     got = await client.ask("StoresGet", Keys=keys)
-    assert [one.Bytes for one in got.Values] == [value]
+    assert [item.Bytes for item in got.Values] == [value]
     found = await client.ask("StoresFind", Key=keys[0], TopK=1)
-    assert [one.Bytes for one in found.Values] == [value]
+    assert [item.Bytes for item in found.Values] == [value]
 
 
 async def test_the_memory_of_a_backend_is_reported(client, worker):
-    told = await client.ask("Status")
-    assert (told.state, told.memory.total, dict(told.memory.breakdown)) == (2, 5, {"weights": 4})
+    reply = await client.ask("Status")
+    assert (reply.state, reply.memory.total, dict(reply.memory.breakdown)) == (2, 5, {"weights": 4})
     # No model was loaded for that, nor a text generated.
     assert (worker.loads, worker.received) == ([], [])
     worker.fail(lacks=frozenset({"Status"}))

@@ -174,8 +174,8 @@ async def test_the_inner_state_of_another_protocols_model_is_unimplemented(
     workers = {"openai": (openai_worker, "http:"), "tgi": (tgi_worker, "tgi+http:")}
     stub, scheme = workers[protocol]
     async with stub.running() as worker:
-        asked = await mesh.offers(node, worker, api=worker.url.replace("http:", scheme))
-        client = await opened("remotellm", REMOTELLM, asked.context, default_model="tiny")
+        asked_node = await mesh.offers(node, worker, api=worker.url.replace("http:", scheme))
+        client = await opened("remotellm", REMOTELLM, asked_node.context, default_model="tiny")
         with pytest.raises(RpcFailed) as failed:
             await client.ask("GenerationalGuts", prompt="a", top_k_logits=1)
     assert failed.value.code == "UNIMPLEMENTED"
@@ -191,9 +191,9 @@ async def test_a_wrong_key_is_reported_when_its_worker_is_registered(alone):
             "headers": {"x-api-key": "wr0ng-key"},
         }
         async with alone.http.post("/api/v0/ai/model/register", json=row) as response:
-            said = await response.json()
-    assert "x-api-key" in said["learned"][0]["fault"]
-    assert "wr0ng" not in str(said)
+            payload = await response.json()
+    assert "x-api-key" in payload["learned"][0]["fault"]
+    assert "wr0ng" not in str(payload)
 
 
 class TestSameProtocol:
@@ -234,7 +234,7 @@ class TestSameProtocol:
         worker.fail(info=b"")
         await client.ask("Generate", prompts=["abcde"])
         counted = [r.message.rpartition("tokens=")[2] for r in caplog.records]
-        assert [one for one in counted if one != "-"] == ["~2+8"]
+        assert [count for count in counted if count != "-"] == ["~2+8"]
 
     @pytest.mark.parametrize(
         ("fault", "code"),
@@ -259,6 +259,8 @@ async def test_no_text_of_a_prompt_or_key_is_logged(client, worker, caplog):
     worker.fail(garbage=True)
     with pytest.raises(RpcFailed):
         await client.ask("Generate", prompts=["a canary sings"], api_key="canary-key")
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("modelvine")]
-    assert ours
-    assert not [line for line in ours if "canary" in line]
+    messages = [
+        record.getMessage() for record in caplog.records if record.name.startswith("modelvine")
+    ]
+    assert messages
+    assert not [line for line in messages if "canary" in line]

@@ -118,18 +118,18 @@ async def test_a_worker_of_the_same_protocol_keeps_text_reason_usage_and_calls(
 
 
 async def test_a_worker_of_the_same_protocol_is_passed_on_byte_for_byte(round_trip, stack):
-    asked = ASKED | {"options": {"max_tokens": 4, "logprobs": True}, "n_completions": 2}
+    fields = ASKED | {"options": {"max_tokens": 4, "logprobs": True}, "n_completions": 2}
     message = {"role": "user", "text": "hi", "metadata": {"name": "me", "place": "here"}}
-    asked["messages"] = [message]
-    async with round_trip.post("/inference", json=asked) as through:
-        said = await through.read()
+    fields["messages"] = [message]
+    async with round_trip.post("/inference", json=fields) as through:
+        body = await through.read()
         assert "x-modelvine-dropped-params" not in through.headers
-    assert stack.asked == asked
+    assert stack.asked == fields
     async with (
         aiohttp.ClientSession() as direct,
-        direct.post(f"{stack.url}/inference", json=asked) as itself,
+        direct.post(f"{stack.url}/inference", json=fields) as itself,
     ):
-        assert said == await itself.read()
+        assert body == await itself.read()
 
 
 async def test_fields_outside_the_specification_are_translated(round_trip, stack):
@@ -166,25 +166,25 @@ async def test_several_completions_keep_their_texts_apart(round_trip, stack, str
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_logprobs_are_passed_on_where_the_worker_reports_them(mesh: Pair, stream):
-    asked = ASKED | {"options": {"logprobs": True}, "stream": stream}
+    fields = ASKED | {"options": {"logprobs": True}, "stream": stream}
     async with tgi_worker.running() as tgi:
         await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
         await mesh.knows(mesh.two, "tiny")
-        call = mesh.two.http.post("/inference", json=asked)
-        said = await pieces(call) if stream else (await told(call))[1]["candidates"]
-    likely = [number for message in said for number in message.get("log_probs", ())]
+        call = mesh.two.http.post("/inference", json=fields)
+        messages = await pieces(call) if stream else (await told(call))[1]["candidates"]
+    likely = [number for message in messages for number in message.get("log_probs", ())]
     assert likely == [-0.5] * len(WORDS)
-    assert text_of(said) == SAID
+    assert text_of(messages) == SAID
     # TGI's chats do not report tokens.
-    assert not any("tokens" in message for message in said)
+    assert not any("tokens" in message for message in messages)
 
 
 async def test_parameters_without_effect_are_named(round_trip):
-    asked = ASKED | {"options": {"top_k": 3, "logprobs": True, "max_tokens": 4}, "x": 1}
-    async with round_trip.post("/inference", json=asked) as response:
+    fields = ASKED | {"options": {"top_k": 3, "logprobs": True, "max_tokens": 4}, "x": 1}
+    async with round_trip.post("/inference", json=fields) as response:
         # A parameter that the worker lacks has OpenAI's name.
-        named = "options.top_k, x, options.logprobs"
-        assert response.headers["x-modelvine-dropped-params"] == named
+        dropped = "options.top_k, x, options.logprobs"
+        assert response.headers["x-modelvine-dropped-params"] == dropped
 
 
 @pytest.mark.parametrize(
@@ -220,8 +220,8 @@ async def test_a_worker_that_is_full_is_a_status(round_trip, stack):
 @pytest.mark.parametrize("endpoint", ABSENT)
 async def test_an_endpoint_without_a_provider_is_501(alone, endpoint):
     method, _, path = endpoint.rpartition(" ")
-    for asked in [method] if method else ["GET", "POST"]:
-        body = {"json": {"a": 1}} if asked == "POST" else {}
-        status, answer = await told(alone.http.request(asked, path, **body))
+    for verb in [method] if method else ["GET", "POST"]:
+        body = {"json": {"a": 1}} if verb == "POST" else {}
+        status, answer = await told(alone.http.request(verb, path, **body))
         assert (status, answer["error"]["code"]) == (501, "no_provider")
         assert "modelvine register PROJECT NAME URL --type " in answer["message"]

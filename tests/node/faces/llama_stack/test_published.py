@@ -117,11 +117,13 @@ async def node(request, mesh, worker):
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_chat_is_answered_on_both_paths(node, worker, path):
-    status, found = await told(node.http.post(path, json=ASKED))
+    status, payload = await told(node.http.post(path, json=ASKED))
     assert status == 200
     message = {"role": "assistant", "content": SAID, "stop_reason": "end_of_turn", "tool_calls": []}
-    assert found["completion_message"] == message
-    assert {one["metric"]: one["value"] for one in found["metrics"]}["prompt_tokens"] == 5
+    assert payload["completion_message"] == message
+    assert {metric["metric"]: metric["value"] for metric in payload["metrics"]}[
+        "prompt_tokens"
+    ] == 5
     sent = {"model": "tiny", "messages": [HI], "max_tokens": 7}
     assert orjson.loads(worker.received[-1].body) == sent
 

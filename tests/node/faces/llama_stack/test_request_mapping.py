@@ -135,8 +135,8 @@ def test_a_wrong_field_is_named(fields, param):
 
 def test_parameters_without_effect_are_named():
     options = {"max_tokens": 5, "logprobs": True, "top_k": 3, "seed": None}
-    given = {"messages": [HI], "x": 1, "a,b": 1, "ä": 1, "n" * 65: 1, "options": options}
-    assert dropped_of(given) == ("options.top_k", "x")
+    fields = {"messages": [HI], "x": 1, "a,b": 1, "ä": 1, "n" * 65: 1, "options": options}
+    assert dropped_of(fields) == ("options.top_k", "x")
     assert dropped_of({"messages": [HI], "options": {"logprobs": False}}) == ()
 
 
@@ -154,14 +154,14 @@ MESSAGES = st.lists(st.dictionaries(NAMES, JSON, max_size=4) | JSON, max_size=3)
 
 @given(st.dictionaries(NAMES | st.text(), JSON), MESSAGES, JSON, st.booleans())
 def test_any_body_is_mapped_to_a_chat_or_refused(given_, messages, options, streams):
-    asked = {**given_, "messages": messages, "options": options}
+    fields = {**given_, "messages": messages, "options": options}
     try:
-        body = body_of(asked, streams=streams)
+        body = body_of(fields, streams=streams)
     except BadRequest:
         return
     roles = {message["role"] for message in body["messages"]}
     assert all(isinstance(role, str) and role for role in roles)
-    header = ", ".join(dropped_of(asked))
+    header = ", ".join(dropped_of(fields))
     assert header.isascii()
     assert not header or header.isprintable()
 
@@ -169,10 +169,10 @@ def test_any_body_is_mapped_to_a_chat_or_refused(given_, messages, options, stre
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("estimated", [False, True])
 def test_estimated_usage_is_left_out(streams, estimated):
-    voice = StackEncoder("x", "llama", streams=streams, max_event_bytes=100)
-    heard = [Delta("a"), End("stop"), Usage(3, 4, estimated=estimated)]
+    encoder = StackEncoder("x", "llama", streams=streams, max_event_bytes=100)
+    events = [Delta("a"), End("stop"), Usage(3, 4, estimated=estimated)]
     if streams:
-        said = voice.events(heard) + voice.closing()
-        assert (b"output_tokens" in said) is not estimated
+        stream = encoder.events(events) + encoder.closing()
+        assert (b"output_tokens" in stream) is not estimated
     else:
-        assert ("usage" in dict(voice.answer(heard))) is not estimated
+        assert ("usage" in dict(encoder.answer(events))) is not estimated

@@ -12,15 +12,15 @@ from tests.node.faces.assembly import World, node, settings_of
 
 @pytest.fixture
 async def closed():
-    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.NOBODY)) as one:
-        yield one
+    async with node(World(MemoryNet()), settings_of(keyless=KeylessAccess.NOBODY)) as running:
+        yield running
 
 
 @pytest.fixture
 async def keys(closed):
     """Return a key of each role."""
-    wanted = {role.value: Allowance(role=role) for role in Role}
-    return await closed.context.keys.create(wanted)
+    allowances = {role.value: Allowance(role=role) for role in Role}
+    return await closed.context.keys.create(allowances)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def test_every_kind_is_described():
 
 
 def test_a_form_is_described_where_files_are_sent():
-    with_files = {kind for kind, said in KINDS.items() if said.form is not None}
+    with_files = {kind for kind, description in KINDS.items() if description.form is not None}
     assert {kind.value for kind in with_files} == {
         "images/edits",
         "audio/transcriptions",
@@ -53,16 +53,16 @@ class Recorded(dict):
 
 
 def test_a_registration_is_described_with_exactly_the_fields_that_are_read():
-    given = Recorded({"model": "tiny", "api": "http://127.0.0.1:9000"})
-    read_worker("p", given, HERE)
+    fields = Recorded({"model": "tiny", "api": "http://127.0.0.1:9000"})
+    read_worker("p", fields, HERE)
     described = projects.TABLE["POST /api/v0/ai/model/register"].request
-    assert {*described["properties"]} == given.wanted | {"project"}
+    assert {*described["properties"]} == fields.wanted | {"project"}
     assert described["required"] == ["project", "model", "api"]
 
 
 def test_the_proxy_path_has_no_parameter_for_a_node():
     at_one, at_any = (
-        projects.TABLE[f"POST /api/v0/chat/completion{way}"] for way in ("", "/proxy")
+        projects.TABLE[f"POST /api/v0/chat/completion{suffix}"] for suffix in ("", "/proxy")
     )
     assert "node_id" in at_one.query
     assert "node_id" not in at_any.query

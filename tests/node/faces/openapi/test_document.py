@@ -54,9 +54,9 @@ async def answer_of(running, method, path, key=""):
 
 async def test_the_document_has_exactly_the_routes_of_the_api(app, api):
     found = {
-        (method.upper(), re.sub(r"\{id\}.*", "{tail}", path) if said["tags"][0] in ("Services", ALIASES) else path)
+        (method.upper(), re.sub(r"\{id\}.*", "{tail}", path) if operation["tags"][0] in ("Services", ALIASES) else path)
         for path, methods in api["paths"].items()
-        for method, said in methods.items()
+        for method, operation in methods.items()
     }  # fmt: skip
     assert found == routes_of(app)
     assert {"/v1/chat/completions", "/api/v1/keys", "/api/v0/id", "/metrics"} <= {*api["paths"]}
@@ -85,12 +85,16 @@ def test_routes_that_imitate_another_system_are_left_out():
 
 
 async def test_operation_ids_are_unique_and_every_reference_resolves(api):
-    names = [said["operationId"] for methods in api["paths"].values() for said in methods.values()]
+    names = [
+        operation["operationId"]
+        for methods in api["paths"].values()
+        for operation in methods.values()
+    ]
     assert len(names) == len({*names})
     for reference in {*references(api)}:
-        at = api
+        target = api
         for step in reference.removeprefix("#/").split("/"):
-            at = at[step]
+            target = target[step]
 
 
 async def test_schemas_are_valid_json_schemas(api):
@@ -101,23 +105,23 @@ async def test_schemas_are_valid_json_schemas(api):
 
 
 async def test_the_node_admits_exactly_the_roles_that_the_document_says(closed, keys, described):
-    for method, path, _, said in described:
-        if said.may is Allowed.EVERYBODY:
+    for method, path, _, operation in described:
+        if operation.may is Allowed.EVERYBODY:
             assert (await answer_of(closed, method, path))[0] == 200, path
             continue
         assert (await answer_of(closed, method, path))[0] == 401, path
         for role, key in keys.items():
             status, _, body = await answer_of(closed, method, path, key)
-            refused = role in ROLES_THAT_MAY_NOT[said.may]
+            refused = role in ROLES_THAT_MAY_NOT[operation.may]
             assert (status == 403) is refused, (method, path, role, body)
 
 
 async def test_every_answer_matches_the_document(closed, keys, api):
     for path, methods in api["paths"].items():
-        for method, said in methods.items():
+        for method, operation in methods.items():
             status, kind, body = await answer_of(closed, method, path, keys["operator"])
-            assert str(status) in said["responses"], (method, path, status, body)
-            response = said["responses"][str(status)]
+            assert str(status) in operation["responses"], (method, path, status, body)
+            response = operation["responses"][str(status)]
             if "$ref" in response:
                 response = api["components"]["responses"][response["$ref"].rpartition("/")[2]]
             assert kind in response["content"], (method, path, kind)

@@ -46,11 +46,11 @@ def chat_of(worker):
 
 
 async def test_logprobs_are_returned_where_they_are_included(asked, mesh):
-    wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    options = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     async with tgi_worker.running() as tgi, openai_at(asked) as ai:
         await mesh.offers("serving", tgi, api=tgi.url.replace("http:", "tgi+http:"))
-        answer = await ai.responses.create(model="tiny", input="hi", **wanted)
-        stream = await ai.responses.create(model="tiny", input="hi", stream=True, **wanted)
+        answer = await ai.responses.create(model="tiny", input="hi", **options)
+        stream = await ai.responses.create(model="tiny", input="hi", stream=True, **options)
         events = [event async for event in stream]
     [part] = answer.output[0].content
     assert [token.token for token in part.logprobs] == list(WORDS)
@@ -158,8 +158,8 @@ async def test_reasoning_is_an_item_of_its_own(ai, worker, stream):
 
 async def test_a_tool_is_called_and_its_result_sent_back(ai, worker):
     worker.fail(calls=(CALLED,), finish="tool_calls")
-    asked = [{"role": "user", "content": "What grows?"}]
-    answer = await ai.responses.create(model="tiny", input=asked, tools=[LOOK])
+    items = [{"role": "user", "content": "What grows?"}]
+    answer = await ai.responses.create(model="tiny", input=items, tools=[LOOK])
     [call] = answer.output
     assert (call.type, call.call_id, call.name) == ("function_call", "call_0", "look")
     assert orjson.loads(call.arguments) == {"at": "vine"}
@@ -169,12 +169,12 @@ async def test_a_tool_is_called_and_its_result_sent_back(ai, worker):
     worker.fail()
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "grapes"}
     answer = await ai.responses.create(
-        model="tiny", input=[*asked, call.model_dump(), result], tools=[LOOK]
+        model="tiny", input=[*items, call.model_dump(), result], tools=[LOOK]
     )
     assert answer.output_text == SAID
-    _, turn, told = chat_of(worker)["messages"]
-    assert turn["tool_calls"][0]["function"]["name"] == "look"
-    assert told == {"role": "tool", "tool_call_id": "call_0", "content": "grapes"}
+    _, assistant, tool = chat_of(worker)["messages"]
+    assert assistant["tool_calls"][0]["function"]["name"] == "look"
+    assert tool == {"role": "tool", "tool_call_id": "call_0", "content": "grapes"}
 
 
 async def test_tool_calls_are_streamed_item_by_item(ai, worker):
@@ -263,8 +263,8 @@ async def test_parameters_without_effect_are_named(ai, worker):
         metadata={"a": "b"},
         store=True,
     )
-    named = raw.headers["x-modelvine-dropped-params"]
-    assert named == "include, reasoning.summary, truncation"
+    dropped = raw.headers["x-modelvine-dropped-params"]
+    assert dropped == "include, reasoning.summary, truncation"
     answer = raw.parse()
     assert (answer.metadata, answer.model_dump()["store"]) == ({"a": "b"}, False)
     assert chat_of(worker)["reasoning_effort"] == "low"
@@ -412,8 +412,8 @@ class TestBehindAWorkerOfAnotherProtocol:
         raw = await ai.responses.with_raw_response.create(
             model="tiny", input="hi", truncation="auto", reasoning={"effort": "low"}
         )
-        named = raw.headers["x-modelvine-dropped-params"]
-        assert named == "truncation, reasoning_effort"
+        dropped = raw.headers["x-modelvine-dropped-params"]
+        assert dropped == "truncation, reasoning_effort"
 
     async def test_a_stream_that_fails_raises(self, ai, tgi):
         tgi.fail(error_after=3)

@@ -36,12 +36,12 @@ STREAM = stream_of(Delta("Hä"), Delta("llo"), End("stop"), Usage(5, 6))
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_however_a_stream_is_cut_its_events_are_the_same(cuts):
-    said, at = voice(), [0, *sorted(cuts), len(STREAM)]
-    heard = [said.encode_events(STREAM[a:b]) for a, b in pairwise(at)]
-    found = events_of(b"".join(heard) + said.encode_end())
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    assert found[-1]["type"] == "response.completed"
-    response = found[-1]["response"]
+    encoder, bounds = voice(), [0, *sorted(cuts), len(STREAM)]
+    pieces = [encoder.encode_events(STREAM[a:b]) for a, b in pairwise(bounds)]
+    events = events_of(b"".join(pieces) + encoder.encode_end())
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["type"] == "response.completed"
+    response = events[-1]["response"]
     assert response["output"][0]["content"][0]["text"] == "Hällo"
     assert response["usage"]["total_tokens"] == 11
 
@@ -56,41 +56,41 @@ def test_the_response_is_the_same_in_one_piece_and_in_a_stream():
     body = orjson.dumps(
         {"choices": [message], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
     )
-    kind, whole = voice(streams=False).encode_whole(body)
+    kind, answer = voice(streams=False).encode_whole(body)
     streamed_kind, stream = voice().encode_whole(body)
     assert (kind, streamed_kind) == ("application/json", "text/event-stream")
-    assert orjson.loads(whole) == events_of(stream)[-1]["response"]
+    assert orjson.loads(answer) == events_of(stream)[-1]["response"]
 
 
 def test_estimated_usage_is_marked():
     stream = stream_of(Delta("ho"), End("stop"), Usage(1, 2, estimated=True))
-    said = voice()
-    last = events_of(said.encode_events(stream) + said.encode_end())[-1]
+    encoder = voice()
+    last = events_of(encoder.encode_events(stream) + encoder.encode_end())[-1]
     assert last["response"]["usage"]["estimated"] is True
 
 
 def test_an_answer_without_a_finish_reason_has_completed():
-    said = voice()
-    last = events_of(said.encode_events(stream_of(Delta("ho"))) + said.encode_end())[-1]
+    encoder = voice()
+    last = events_of(encoder.encode_events(stream_of(Delta("ho"))) + encoder.encode_end())[-1]
     assert (last["type"], last["response"]["usage"]) == ("response.completed", None)
 
 
 def test_a_failure_before_any_text_is_a_response_that_began_and_failed():
-    found = events_of(voice().encode_failure(refusal(AnswerBroken("gone"))))
-    kinds = [event["type"] for event in found]
+    events = events_of(voice().encode_failure(refusal(AnswerBroken("gone"))))
+    kinds = [event["type"] for event in events]
     assert kinds == ["response.created", "response.in_progress", "response.failed", "error"]
-    assert found[2]["response"]["error"] == {"code": "answer_broken", "message": "gone"}
-    assert found[3]["error"]["type"] == "server_error"
+    assert events[2]["response"]["error"] == {"code": "answer_broken", "message": "gone"}
+    assert events[3]["error"]["type"] == "server_error"
 
 
 def test_nothing_follows_a_failure():
-    said = voice()
-    said.encode_failure(refusal(AnswerBroken("gone")))
-    assert said.encode_events(STREAM) + said.encode_end() == b""
+    encoder = voice()
+    encoder.encode_failure(refusal(AnswerBroken("gone")))
+    assert encoder.encode_events(STREAM) + encoder.encode_end() == b""
 
 
 def test_a_stream_without_finish_reason_and_done_has_failed():
-    said = voice()
+    encoder = voice()
     stream = stream_of(Delta("ho")).removesuffix(DONE)
-    *_, failed, error = events_of(said.encode_events(stream) + said.encode_end())
+    *_, failed, error = events_of(encoder.encode_events(stream) + encoder.encode_end())
     assert (failed["type"], error["code"]) == ("response.failed", "answer_broken")

@@ -61,9 +61,9 @@ def test_a_request_is_read_and_serializable_or_refused_by_field(fields):
     match outcome(fields):
         case (status, param):
             assert (status, bool(param)) == (400, True)
-        case asked:
-            assert orjson.loads(orjson.dumps(asked.chat))["messages"]
-            assert orjson.dumps(asked.repeats)
+        case request:
+            assert orjson.loads(orjson.dumps(request.chat))["messages"]
+            assert orjson.dumps(request.repeats)
 
 
 BODIES = [
@@ -79,9 +79,9 @@ BODIES = [
 async def test_invalid_bodies_are_refused_over_http(served, worker, body):
     post = partial(served.http.post, headers={"Content-Type": "application/json"})
     async with post("/v1/responses", data=body) as response:
-        said = await response.json()
+        payload = await response.json()
         assert 400 <= response.status < 500
-        assert said["error"]["message"]
+        assert payload["error"]["message"]
     assert worker.received == []
 
 
@@ -111,29 +111,29 @@ async def test_deep_nesting_is_answered_or_refused(served, field, stream):
     assert statuses == {200, 400}
 
 
-def anything(chance, depth=0):
+def anything(rng, depth=0):
     """Return a random value of any shape, most often of words with a meaning in the API."""
-    kind = chance.randrange(8 if depth < 4 else 4)
+    kind = rng.randrange(8 if depth < 4 else 4)
     match kind:
         case 0 | 1:
-            return chance.choice(WORDS)
+            return rng.choice(WORDS)
         case 2:
-            return chance.choice([None, True, False, 0, -1, 1.5, 2**40])
+            return rng.choice([None, True, False, 0, -1, 1.5, 2**40])
         case 3:
-            return chance.choice(["{}", "\x00", "é\U0001f347", "x" * 300])
+            return rng.choice(["{}", "\x00", "é\U0001f347", "x" * 300])
         case 4 | 5:
-            return [anything(chance, depth + 1) for _ in range(chance.randrange(3))]
-    keys = chance.sample(INNER, chance.randrange(1, 5))
-    return {key: anything(chance, depth + 1) for key in keys}
+            return [anything(rng, depth + 1) for _ in range(rng.randrange(3))]
+    keys = rng.sample(INNER, rng.randrange(1, 5))
+    return {key: anything(rng, depth + 1) for key in keys}
 
 
 async def test_no_body_is_a_server_error(served, worker):
     statuses = set()
     for seed in range(300):
-        chance = random.Random(seed)
-        names = chance.sample([*NAMES[3:], *sorted(SAME_FIELDS)], 2)
-        given = "hi" if seed % 3 else anything(chance)
-        fields = {"input": given, **{name: anything(chance) for name in names}, "model": "tiny"}
+        rng = random.Random(seed)
+        names = rng.sample([*NAMES[3:], *sorted(SAME_FIELDS)], 2)
+        items = "hi" if seed % 3 else anything(rng)
+        fields = {"input": items, **{name: anything(rng) for name in names}, "model": "tiny"}
         worker.fail(calls=(("x", "{}"),) if seed % 2 else (), thought="h" if seed % 5 else "")
         async with served.http.post("/v1/responses", json=fields) as response:
             statuses.add(response.status)

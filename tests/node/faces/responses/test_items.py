@@ -21,8 +21,8 @@ def test_a_text_input_becomes_a_user_message():
 def test_leading_developer_and_system_items_become_one_system_message():
     first = {"role": "developer", "content": "Be kind."}
     second = {"role": "system", "content": [{"type": "input_text", "text": "Rhyme."}]}
-    told, user, late = of(first, second, USER, second, instructions="Be brief.")
-    assert told == {"role": "system", "content": "Be brief.\n\nBe kind.\n\nRhyme."}
+    system, user, late = of(first, second, USER, second, instructions="Be brief.")
+    assert system == {"role": "system", "content": "Be brief.\n\nBe kind.\n\nRhyme."}
     assert (user, late) == (USER, {"role": "system", "content": "Rhyme."})
 
 
@@ -35,22 +35,22 @@ def test_output_items_become_the_text_of_the_assistant():
         {"type": "output_text", "text": "ho", "annotations": []},
         {"type": "refusal", "refusal": "!"},
     ]
-    said = {"type": "message", "id": "msg_1", "role": "assistant", "content": parts}
-    assert of(USER, said)[1] == {"role": "assistant", "content": "ho!"}
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "content": parts}
+    assert of(USER, message)[1] == {"role": "assistant", "content": "ho!"}
 
 
 def test_text_and_calls_of_the_model_become_one_message():
-    said = {"role": "assistant", "content": "See:"}
+    message = {"role": "assistant", "content": "See:"}
     second = CALL | {"call_id": "c2"}
-    _, turn, told = of(USER, said, CALL, second, ANSWER)
-    assert turn["content"] == "See:"
-    assert [call["id"] for call in turn["tool_calls"]] == ["c1", "c2"]
-    assert told == {"role": "tool", "tool_call_id": "c1", "content": "grapes"}
+    _, assistant, tool = of(USER, message, CALL, second, ANSWER)
+    assert assistant["content"] == "See:"
+    assert [call["id"] for call in assistant["tool_calls"]] == ["c1", "c2"]
+    assert tool == {"role": "tool", "tool_call_id": "c1", "content": "grapes"}
 
 
 def test_a_call_in_a_namespace_is_prefixed_with_it():
-    _, turn = of(USER, CALL | {"namespace": "vines"})
-    assert turn["tool_calls"][0]["function"]["name"] == "vines__look"
+    _, assistant = of(USER, CALL | {"namespace": "vines"})
+    assert assistant["tool_calls"][0]["function"]["name"] == "vines__look"
 
 
 def test_calls_after_an_answer_are_another_turn():

@@ -33,10 +33,10 @@ def asked(**fields):
     ],
 )  # fmt: skip
 def test_fields_with_a_counterpart_in_a_chat_are_mapped(fields, said):
-    found = asked(**fields)
+    request = asked(**fields)
     hello = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-    assert (dict(found.chat), found.dropped) == (hello | said, ())
-    assert found.stream is bool(fields.get("stream"))
+    assert (dict(request.chat), request.dropped) == (hello | said, ())
+    assert request.stream is bool(fields.get("stream"))
 
 
 def test_the_answer_repeats_the_effective_top_logprobs():
@@ -47,8 +47,8 @@ def test_the_answer_repeats_the_effective_top_logprobs():
 
 def test_a_schema_becomes_a_response_format():
     form = {"name": "x", "schema": {"type": "object"}, "strict": True}
-    said = asked(text={"format": SCHEMA}).chat["response_format"]
-    assert said == {"type": "json_schema", "json_schema": form}
+    response_format = asked(text={"format": SCHEMA}).chat["response_format"]
+    assert response_format == {"type": "json_schema", "json_schema": form}
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_a_schema_becomes_a_response_format():
     ],
 )
 def test_fields_without_effect_are_named(fields, named):
-    found = asked(**fields)
-    assert found.dropped == named
-    assert found.chat["messages"] == [{"role": "user", "content": "hi"}]
-    assert "n" not in found.chat
+    request = asked(**fields)
+    assert request.dropped == named
+    assert request.chat["messages"] == [{"role": "user", "content": "hi"}]
+    assert "n" not in request.chat
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_the_answer_repeats_the_settings():
 
 
 def test_long_fields_are_not_repeated():
-    found = asked(instructions="x" * MAX_REPEATED_BYTES, temperature=0.5)
-    assert (found.repeats["instructions"], found.repeats["temperature"]) == (None, 0.5)
-    assert len(str(found.chat["messages"])) > MAX_REPEATED_BYTES
+    request = asked(instructions="x" * MAX_REPEATED_BYTES, temperature=0.5)
+    assert (request.repeats["instructions"], request.repeats["temperature"]) == (None, 0.5)
+    assert len(str(request.chat["messages"])) > MAX_REPEATED_BYTES

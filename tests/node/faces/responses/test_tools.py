@@ -20,8 +20,8 @@ def nested(name, **more):
 
 
 def test_functions_are_nested_as_in_a_chat():
-    said = offered({"tools": [LOOK, WAIT], "parallel_tool_calls": False})
-    assert said == {
+    chat = offered({"tools": [LOOK, WAIT], "parallel_tool_calls": False})
+    assert chat == {
         "tools": [nested("look", parameters={"type": "object"}), nested("wait")],
         "parallel_tool_calls": False,
     }
@@ -32,10 +32,10 @@ def test_functions_of_a_namespace_are_prefixed_with_it():
     fields = {"tools": [WAIT, vines]}
     names = [tool["function"]["name"] for tool in offered(fields)["tools"]]
     assert names == ["wait", "vines__wait", "vines__look"]
-    found = functions_of(fields)
-    assert found["vines__wait"].called == {"name": "wait", "namespace": "vines"}
-    assert found["vines__wait"].unheard == {"tools.description": "x"}
-    assert (found["wait"].called, found["wait"].unheard) == ({"name": "wait"}, {})
+    functions = functions_of(fields)
+    assert functions["vines__wait"].called == {"name": "wait", "namespace": "vines"}
+    assert functions["vines__wait"].unheard == {"tools.description": "x"}
+    assert (functions["wait"].called, functions["wait"].unheard) == ({"name": "wait"}, {})
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
@@ -44,14 +44,14 @@ def test_tool_choice_words_are_the_same_in_a_chat(choice):
 
 
 def test_one_function_may_be_required_by_name():
-    said = offered({"tools": [LOOK, WAIT], "tool_choice": WAIT})
-    assert said["tool_choice"] == nested("wait")
+    chat = offered({"tools": [LOOK, WAIT], "tool_choice": WAIT})
+    assert chat["tool_choice"] == nested("wait")
 
 
 def test_only_the_allowed_tools_are_offered():
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [WAIT]}
-    said = offered({"tools": [LOOK, WAIT], "tool_choice": allowed})
-    assert said == {"tools": [nested("wait")], "tool_choice": "required"}
+    chat = offered({"tools": [LOOK, WAIT], "tool_choice": allowed})
+    assert chat == {"tools": [nested("wait")], "tool_choice": "required"}
 
 
 def test_without_tools_no_field_for_them_is_sent():
@@ -114,15 +114,15 @@ def test_tools_that_a_server_would_run_are_refused(kind):
 @pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "web_search_2025_08_26"])
 def test_a_web_search_is_dropped_when_offered_and_refused_when_required(kind):
     search = {"type": kind, "external_web_access": True}
-    asked = {"model": "a", "input": "hi", "tools": [WAIT, search]}
-    found = read(asked)
-    assert [tool["function"]["name"] for tool in found.chat["tools"]] == [WAIT["name"]]
-    assert list(found.others) == ["tools.web_search"]
-    assert found.dropped == ("tools.web_search",)
+    fields = {"model": "a", "input": "hi", "tools": [WAIT, search]}
+    request = read(fields)
+    assert [tool["function"]["name"] for tool in request.chat["tools"]] == [WAIT["name"]]
+    assert list(request.others) == ["tools.web_search"]
+    assert request.dropped == ("tools.web_search",)
     with pytest.raises(WorkerUnable):
-        read({**asked, "tool_choice": {"type": kind}})
+        read({**fields, "tool_choice": {"type": kind}})
     with pytest.raises(BadRequest, match="no tool"):
-        read({**asked, "tools": [search], "tool_choice": "required"})
+        read({**fields, "tools": [search], "tool_choice": "required"})
 
 
 def test_namespaces_cannot_be_nested_and_share_the_limit():
@@ -137,5 +137,5 @@ def test_namespaces_cannot_be_nested_and_share_the_limit():
 
 def test_the_answer_repeats_the_tools():
     assert repeated({}) == {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
-    said = repeated({"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False})
-    assert said == {"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False}
+    fields = repeated({"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False})
+    assert fields == {"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False}

@@ -113,9 +113,9 @@ DEFINITIONS: dict[str, Any] = {
 }
 
 
-def check(name: str, said: object) -> None:
+def check(name: str, value: object) -> None:
     """Raise `ValidationError` unless an answer matches the type of that name."""
-    _validator(name).validate(said)
+    _validator(name).validate(value)
 
 
 @cache

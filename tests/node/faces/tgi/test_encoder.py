@@ -7,38 +7,38 @@ from node.faces.tgi.request_mapping import read
 
 
 def text(*, streams=False, listed=False, **parameters):
-    asked = read({"inputs": "Once", "parameters": parameters})
-    return Text(asked, streams=streams, listed=listed, max_event_bytes=9999)
+    request = read({"inputs": "Once", "parameters": parameters})
+    return Text(request, streams=streams, listed=listed, max_event_bytes=9999)
 
 
-def body(*, said=" upon", reason="stop", **fields):
-    choice = {"index": 0, "text": said, "finish_reason": reason}
+def body(*, content=" upon", reason="stop", **fields):
+    choice = {"index": 0, "text": content, "finish_reason": reason}
     return orjson.dumps({"choices": [choice], **fields})
 
 
-def events(said: bytes):
-    return [orjson.loads(event.removeprefix(b"data:")) for event in said.split(b"\n\n") if event]
+def events(stream: bytes):
+    return [orjson.loads(event.removeprefix(b"data:")) for event in stream.split(b"\n\n") if event]
 
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 6}
 
 
 def test_a_whole_text_has_its_details():
-    kind, said = text().encode_whole(body(usage=USAGE))
+    kind, answer = text().encode_whole(body(usage=USAGE))
     details = {"finish_reason": "eos_token", "generated_tokens": 6, "seed": None}
     details |= {"prefill": [], "tokens": []}
     assert kind == "application/json"
-    assert orjson.loads(said) == {"generated_text": " upon", "details": details}
+    assert orjson.loads(answer) == {"generated_text": " upon", "details": details}
 
 
 def test_a_list_and_the_prompt_are_returned_where_requested():
-    _, said = text(listed=True, details=False, return_full_text=True).encode_whole(body())
-    assert orjson.loads(said) == [{"generated_text": "Once upon"}]
+    _, answer = text(listed=True, details=False, return_full_text=True).encode_whole(body())
+    assert orjson.loads(answer) == [{"generated_text": "Once upon"}]
 
 
 def test_finish_reasons_are_tgis():
-    def reason(said, **parameters):
-        _, answer = text(**parameters).encode_whole(body(reason=said))
+    def reason(finish_reason, **parameters):
+        _, answer = text(**parameters).encode_whole(body(reason=finish_reason))
         return orjson.loads(answer)["details"]["finish_reason"]
 
     assert reason("length", stop=["x"]) == "length"
@@ -62,15 +62,15 @@ def test_headers_hold_the_usage_that_the_worker_reported():
 
 def test_the_last_event_of_a_stream_has_the_whole_text():
     telling = text(streams=True, seed=7, do_sample=True, return_full_text=True)
-    told = telling.encode_events(b'data: {"choices":[{"index":0,"text":" upon"}]}\n\n')
-    told += telling.encode_events(
+    stream = telling.encode_events(b'data: {"choices":[{"index":0,"text":" upon"}]}\n\n')
+    stream += telling.encode_events(
         b'data: {"choices":[{"index":0,"text":" a","finish_reason":"length"}]}\n\n'
     )
-    told += telling.encode_events(
+    stream += telling.encode_events(
         b"data: " + orjson.dumps({"choices": [], "usage": USAGE}) + b"\n\n"
     )
-    told += telling.encode_events(b"data: [DONE]\n\n") + telling.encode_end()
-    first, second, last = events(told)
+    stream += telling.encode_events(b"data: [DONE]\n\n") + telling.encode_end()
+    first, second, last = events(stream)
     token = {"id": 0, "text": " upon", "logprob": None, "special": False}
     assert first == {"index": 1, "token": token, "generated_text": None, "details": None}
     assert (second["index"], second["token"]["text"]) == (2, " a")
@@ -81,8 +81,10 @@ def test_the_last_event_of_a_stream_has_the_whole_text():
 
 def test_pieces_are_counted_where_the_worker_reports_no_tokens():
     telling = text(streams=True)
-    told = telling.encode_events(b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: [DONE]\n\n')
-    assert events(told + telling.encode_end())[-1]["details"]["generated_tokens"] == 1
+    stream = telling.encode_events(
+        b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: [DONE]\n\n'
+    )
+    assert events(stream + telling.encode_end())[-1]["details"]["generated_tokens"] == 1
 
 
 def test_a_stream_that_stops_without_an_end_is_incomplete():
@@ -93,9 +95,9 @@ def test_a_stream_that_stops_without_an_end_is_incomplete():
 
 
 def test_an_answer_in_one_piece_may_be_sent_as_a_stream():
-    kind, said = text(streams=True).encode_whole(body())
+    kind, stream = text(streams=True).encode_whole(body())
     assert kind == "text/event-stream"
-    assert [event["generated_text"] for event in events(said)] == [None, " upon"]
+    assert [event["generated_text"] for event in events(stream)] == [None, " upon"]
 
 
 LIKELY = {
@@ -116,30 +118,30 @@ def with_likely(*, likely, **fields):
 
 
 def test_tokens_are_listed_where_the_worker_reports_them():
-    _, said = text(details=True).encode_whole(with_likely(likely=LIKELY))
-    assert orjson.loads(said)["details"]["tokens"] == TOKENS
+    _, answer = text(details=True).encode_whole(with_likely(likely=LIKELY))
+    assert orjson.loads(answer)["details"]["tokens"] == TOKENS
     telling = text(streams=True, details=True)
-    told = (
+    stream = (
         telling.encode_events(b"data: " + with_likely(likely=LIKELY) + b"\n\n")
         + telling.encode_end()
     )
-    assert [event["token"] for event in events(told)[:-1]] == TOKENS
-    assert [event["index"] for event in events(told)] == [1, 2, 3]
+    assert [event["token"] for event in events(stream)[:-1]] == TOKENS
+    assert [event["index"] for event in events(stream)] == [1, 2, 3]
 
 
 def test_the_likeliest_tokens_are_listed_where_requested():
-    _, said = text(top_n_tokens=1).encode_whole(with_likely(likely=LIKELY))
+    _, answer = text(top_n_tokens=1).encode_whole(with_likely(likely=LIKELY))
     top = {"id": 7, "text": " up", "logprob": None, "special": False}
-    assert orjson.loads(said)["details"]["top_tokens"] == [[top], []]
+    assert orjson.loads(answer)["details"]["top_tokens"] == [[top], []]
 
 
 def test_tokens_without_ids_are_not_listed_in_the_details():
     columns = {"tokens": [" up", "on"], "token_logprobs": [-0.5, -0.25]}
-    _, said = text(details=True).encode_whole(with_likely(likely=columns))
-    assert orjson.loads(said)["details"]["tokens"] == []
+    _, answer = text(details=True).encode_whole(with_likely(likely=columns))
+    assert orjson.loads(answer)["details"]["tokens"] == []
     telling = text(streams=True, details=True)
-    told = telling.encode_events(b"data: " + with_likely(likely=columns) + b"\n\n")
-    assert [event["token"] for event in events(told)] == [{**token, "id": 0} for token in TOKENS]
+    stream = telling.encode_events(b"data: " + with_likely(likely=columns) + b"\n\n")
+    assert [event["token"] for event in events(stream)] == [{**token, "id": 0} for token in TOKENS]
 
 
 def test_tokens_that_do_not_make_up_the_text_are_not_listed():

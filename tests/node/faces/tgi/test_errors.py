@@ -41,10 +41,10 @@ from router.openai.text_parser import TextFailure
     ],
 )
 def test_an_error_before_the_first_byte_has_tgis_form(error, status, kind):
-    said = encoder.refuse(refusal(error))
-    assert (said.status, said.body["error_type"]) == (status, kind)
-    assert isinstance(said.body["error"], str)
-    assert set(said.body) == {"error", "error_type"}
+    response = encoder.refuse(refusal(error))
+    assert (response.status, response.body["error_type"]) == (status, kind)
+    assert isinstance(response.body["error"], str)
+    assert set(response.body) == {"error", "error_type"}
 
 
 def test_a_busy_worker_gives_retry_after():
@@ -53,8 +53,8 @@ def test_a_busy_worker_gives_retry_after():
 
 def test_tgis_own_prefix_is_not_repeated():
     worker = WorkerRejected(422, b'{"error":"Input validation error: `inputs` is too long"}')
-    said = encoder.refuse(refusal(worker)).body["error"]
-    assert said == "Input validation error: `inputs` is too long"
+    message = encoder.refuse(refusal(worker)).body["error"]
+    assert message == "Input validation error: `inputs` is too long"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_tgis_own_prefix_is_not_repeated():
     ],
 )
 def test_a_failure_in_a_stream_is_an_event_with_tgis_error_type(failure, kind):
-    said = encoder.event(failure)
-    assert said.startswith(b"data:")
-    assert said.endswith(b"\n\n")
-    assert orjson.loads(said.removeprefix(b"data:"))["error_type"] == kind
+    event = encoder.event(failure)
+    assert event.startswith(b"data:")
+    assert event.endswith(b"\n\n")
+    assert orjson.loads(event.removeprefix(b"data:"))["error_type"] == kind

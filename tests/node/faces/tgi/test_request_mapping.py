@@ -125,7 +125,9 @@ def test_a_seed_is_reported_only_when_sampling():
 
 
 def test_details_are_returned_unless_they_are_declined():
-    assert [asked(**said).details for said in ({}, {"details": True}, {"details": False})] == [
+    assert [
+        asked(**parameters).details for parameters in ({}, {"details": True}, {"details": False})
+    ] == [
         True,
         True,
         False,
@@ -157,6 +159,6 @@ def test_any_value_of_a_parameter_is_read_or_refused_by_name(value, name):
     ],
 )
 def test_logprobs_are_requested_when_details_or_top_tokens_are(parameters, count):
-    asked = read({"inputs": "Once", "parameters": parameters})
-    assert asked.fields.get("logprobs") == count
-    assert asked.details is (parameters.get("details") is not False)
+    request = read({"inputs": "Once", "parameters": parameters})
+    assert request.fields.get("logprobs") == count
+    assert request.details is (parameters.get("details") is not False)

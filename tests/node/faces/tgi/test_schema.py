@@ -50,36 +50,38 @@ async def http(request, mesh, spoken):
 async def events(call):
     async with call as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
-        said = await response.text()
-    found = [one for one in said.split("\n\n") if one and not one.startswith(":")]
-    assert all(one.startswith("data:") for one in found)
-    data = [one.removeprefix("data:").strip() for one in found]
-    return [orjson.loads(one) for one in data if one != "[DONE]"]
+        text = await response.text()
+    found = [event for event in text.split("\n\n") if event and not event.startswith(":")]
+    assert all(event.startswith("data:") for event in found)
+    data = [event.removeprefix("data:").strip() for event in found]
+    return [orjson.loads(event) for event in data if event != "[DONE]"]
 
 
 async def answered(name, call):
     """Check and return an answer in one piece, or the refusal where the worker's protocol cannot express the request."""
-    status, said = await told(call)
-    check(name if status == 200 else "ErrorResponse", said)
-    assert status in (200, 404, 422), said
-    return said
+    status, payload = await told(call)
+    check(name if status == 200 else "ErrorResponse", payload)
+    assert status in (200, 404, 422), payload
+    return payload
 
 
 class TestEveryWorker:
     async def test_a_text_matches_the_specification(self, http):
         for parameters in ({}, {"details": True, "top_n_tokens": 2}, {"details": False}):
-            asked = INPUTS | {"parameters": parameters}
-            await answered("GenerateResponse", http.post(f"{BASE}/generate", json=asked))
-            status, said = await told(http.post(BASE, json=asked))
-            check("GenerateResponse", said[0]) if status == 200 else check("ErrorResponse", said)
+            fields = INPUTS | {"parameters": parameters}
+            await answered("GenerateResponse", http.post(f"{BASE}/generate", json=fields))
+            status, payload = await told(http.post(BASE, json=fields))
+            check("GenerateResponse", payload[0]) if status == 200 else check(
+                "ErrorResponse", payload
+            )
 
     async def test_a_streamed_text_matches_the_specification(self, http, spoken):
         if spoken[0] == "llama_stack":
             await answered("", http.post(f"{BASE}/generate_stream", json=INPUTS))
             return
         for path in ("", "/generate_stream"):
-            asked = INPUTS | {"stream": True, "parameters": {"details": True, "top_n_tokens": 2}}
-            for event in await events(http.post(BASE + path, json=asked)):
+            fields = INPUTS | {"stream": True, "parameters": {"details": True, "top_n_tokens": 2}}
+            for event in await events(http.post(BASE + path, json=fields)):
                 check("StreamResponse", event)
 
     async def test_chats_match_the_specification(self, http):
@@ -87,18 +89,18 @@ class TestEveryWorker:
             await answered(
                 "ChatCompletion", http.post(f"{BASE}/v1/chat/completions", json=CHAT | more)
             )
-            asked = CHAT | more | {"stream": True}
-            chunks = await events(http.post(f"{BASE}/v1/chat/completions", json=asked))
+            fields = CHAT | more | {"stream": True}
+            chunks = await events(http.post(f"{BASE}/v1/chat/completions", json=fields))
             for chunk in chunks:
                 check("ChatCompletionChunk", chunk)
             assert [c for chunk in chunks for c in chunk["choices"]][-1]["finish_reason"]
 
     async def test_completions_match_the_specification(self, http, spoken):
-        asked = {"prompt": "Once"}
-        await answered("CompletionFinal", http.post(f"{BASE}/v1/completions", json=asked))
+        fields = {"prompt": "Once"}
+        await answered("CompletionFinal", http.post(f"{BASE}/v1/completions", json=fields))
         if spoken[0] != "llama_stack":
             for chunk in await events(
-                http.post(f"{BASE}/v1/completions", json=asked | {"stream": True})
+                http.post(f"{BASE}/v1/completions", json=fields | {"stream": True})
             ):
                 check("Chunk", chunk)
 

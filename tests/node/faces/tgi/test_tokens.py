@@ -49,9 +49,9 @@ def test_vllms_token_strings_give_the_places():
     ],
 )
 def test_vllms_token_strings_may_have_tokenizer_markers(strings):
-    places = said("hi h\u00e9", tokens=[*range(len(strings))], token_strs=strings)
-    assert "".join(place["text"] for place in places).removeprefix("<s>") == "hi h\u00e9"
-    assert places[-1]["stop"] == 5
+    entries = said("hi h\u00e9", tokens=[*range(len(strings))], token_strs=strings)
+    assert "".join(token["text"] for token in entries).removeprefix("<s>") == "hi h\u00e9"
+    assert entries[-1]["stop"] == 5
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 USAGE = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
 
 
-def make(name: str, style: str, /, **given: Any) -> Any:
-    """Make an answer of a type, in which some fields are `given`; check it against the specification."""
+def make(name: str, style: str, /, **fields: Any) -> Any:
+    """Make an answer of a type, in which some fields are `fields`; check it against the specification."""
     made = _value(DEFINITIONS[name], style, "")
-    answer = made | given if isinstance(made, dict) else made
+    answer = made | fields if isinstance(made, dict) else made
     check(name, answer)
     return answer
 
@@ -57,12 +57,12 @@ def _value(schema: Mapping[str, Any], style: str, name: str) -> Any:
 
 
 def _object(schema: Mapping[str, Any], style: str) -> dict[str, Any]:
-    said: dict[str, Any] = {}
-    for name, one in schema["properties"].items():
+    fields: dict[str, Any] = {}
+    for name, subschema in schema["properties"].items():
         needed = name in schema["required"]
-        if needed or style in ("full", "strange") or (style == "null" and "anyOf" in one):
-            said[name] = _value(one, style, name)
-    return {"later": {"x": [None]}, **said, "": 0} if style == "strange" else said
+        if needed or style in ("full", "strange") or (style == "null" and "anyOf" in subschema):
+            fields[name] = _value(subschema, style, name)
+    return {"later": {"x": [None]}, **fields, "": 0} if style == "strange" else fields
 
 
 def tokens_of(style: str) -> list[dict[str, Any]]:
@@ -99,10 +99,10 @@ def chat_chunks(style: str, reason: str) -> list[Any]:
 
 
 def text_chunks(style: str, reason: str) -> list[Any]:
-    said = [(text, "") for text in PIECES] + [("", reason)]
+    pieces = [(text, "") for text in PIECES] + [("", reason)]
     return [
         make("Chunk", style, choices=[make("CompletionComplete", style, text=t, finish_reason=r)])
-        for t, r in said
+        for t, r in pieces
     ]
 
 
@@ -153,8 +153,8 @@ class Tgi:
     url: str = ""
     answers: dict[str, tuple[int, str, Sequence[bytes]]] = field(default_factory=dict)
 
-    def says(self, path: str, said: object, *, status: int = 200) -> None:
-        self.answers[path] = (status, JSON, [orjson.dumps(said)])
+    def says(self, path: str, payload: object, *, status: int = 200) -> None:
+        self.answers[path] = (status, JSON, [orjson.dumps(payload)])
 
     def streams(self, path: str, *pieces: bytes, status: int = 200) -> None:
         self.answers[path] = (status, EVENTS, pieces)
@@ -200,18 +200,18 @@ async def http(alone, tgi):
 
 
 async def asked(http, path, **fields):
-    status, said = await told(http.post(path, json={"model": "tiny", **fields}))
-    assert status == 200, said
-    return said
+    status, payload = await told(http.post(path, json={"model": "tiny", **fields}))
+    assert status == 200, payload
+    return payload
 
 
 async def events(http, path, **fields):
     sent = {"model": "tiny", "stream": True, "stream_options": {"include_usage": True}, **fields}
     async with http.post(path, json=sent) as response:
-        heard = await response.text()
-        assert (response.status, response.content_type) == (200, EVENTS), heard
+        text = await response.text()
+        assert (response.status, response.content_type) == (200, EVENTS), text
     found = []
-    for event in heard.replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
+    for event in text.replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
         lines = [one[5:].removeprefix(" ") for one in event.split("\n") if one[:5] == "data:"]
         if any(lines) and lines != ["[DONE]"]:
             found.append(orjson.loads("\n".join(lines)))
@@ -219,11 +219,11 @@ async def events(http, path, **fields):
     return found
 
 
-def spoken(found, text_of):
+def spoken(chunks, text_of):
     """Return text, reason and usage of a stream in OpenAI's form."""
-    choices = [choice for event in found for choice in event["choices"]]
+    choices = [choice for event in chunks for choice in event["choices"]]
     ended = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
-    usage = [event["usage"] for event in found if event.get("usage")]
+    usage = [event["usage"] for event in chunks if event.get("usage")]
     return "".join(map(text_of, choices)), ended, usage[-1] if usage else None
 
 
@@ -243,43 +243,43 @@ class TestOpenAi:
         for reason, expected in REASONS.items():
             tgi.says("/generate", generated(style, reason))
             for more in ({}, {"logprobs": 2}):
-                said = await asked(http, "/v1/completions", prompt="Once upon", **more)
-                (choice,) = said["choices"]
+                payload = await asked(http, "/v1/completions", prompt="Once upon", **more)
+                (choice,) = payload["choices"]
                 assert (choice["text"], choice["finish_reason"]) == (SAID, expected)
-                assert said["usage"]["completion_tokens"] == 6
+                assert payload["usage"]["completion_tokens"] == 6
                 # Two prefill tokens, where they are reported.
-                assert style not in ("full", "strange") or said["usage"]["prompt_tokens"] == 2
+                assert style not in ("full", "strange") or payload["usage"]["prompt_tokens"] == 2
 
     async def test_a_streamed_completion_keeps_text_reason_and_usage(self, http, tgi, style):
         for reason, expected in REASONS.items():
             for ends in ("both", "details"):
                 tgi.streams("/generate_stream", *map(written, native(style, reason, ends=ends)))
                 for more in ({}, {"logprobs": 2}):
-                    found = await events(http, "/v1/completions", prompt="Once upon", **more)
-                    said, ended, usage = spoken(found, of_text)
-                    assert (said, ended) == (SAID, [expected])
+                    chunks = await events(http, "/v1/completions", prompt="Once upon", **more)
+                    text, ended, usage = spoken(chunks, of_text)
+                    assert (text, ended) == (SAID, [expected])
                     assert usage["completion_tokens"] == 6
 
     async def test_a_completion_with_a_suffix_keeps_text_reason_and_usage(self, http, tgi, style):
         for reason, expected in REASONS.items():
             asking = {"prompt": "Once", "suffix": "end"}
             tgi.says("/v1/completions", text(style, reason))
-            said = await asked(http, "/v1/completions", **asking)
-            (choice,) = said["choices"]
+            payload = await asked(http, "/v1/completions", **asking)
+            (choice,) = payload["choices"]
             assert (choice["text"], choice["finish_reason"]) == (SAID, expected)
-            assert said["usage"] == USAGE
+            assert payload["usage"] == USAGE
             tgi.streams("/v1/completions", *map(written, text_chunks(style, reason)))
-            heard = spoken(await events(http, "/v1/completions", **asking), of_text)
-            assert heard[:2] == (SAID, [expected])
+            streamed = spoken(await events(http, "/v1/completions", **asking), of_text)
+            assert streamed[:2] == (SAID, [expected])
 
     async def test_a_chat_keeps_text_reason_and_usage(self, http, tgi, style):
         for reason, expected in REASONS.items():
             tgi.says("/v1/chat/completions", chat(style, finish_reason=reason))
             for more in ({}, {"logprobs": True, "top_logprobs": 2}):
-                said = await asked(http, "/v1/chat/completions", **CHAT, **more)
-                (choice,) = said["choices"]
+                payload = await asked(http, "/v1/chat/completions", **CHAT, **more)
+                (choice,) = payload["choices"]
                 assert choice["message"]["content"] == SAID
-                assert (choice["finish_reason"], said["usage"]) == (expected, USAGE)
+                assert (choice["finish_reason"], payload["usage"]) == (expected, USAGE)
 
     async def test_a_streamed_chat_keeps_text_and_reason(self, http, tgi, style):
         for reason, expected in REASONS.items():
@@ -305,42 +305,42 @@ async def test_tool_calls_keep_their_names_and_arguments(http, tgi, arguments):
         await calls(http, tgi, style, *ARGUMENTS[arguments])
 
 
-async def calls(http, tgi, style, given, expected):
-    function = make("FunctionDefinition", style, name="look", arguments=given)
+async def calls(http, tgi, style, arguments, expected):
+    function = make("FunctionDefinition", style, name="look", arguments=arguments)
     call = make("ToolCall", style, function=function)
     message = make("ToolCallMessage", style, tool_calls=[call])
     for more in ({}, {"content": None}):
         tgi.says("/v1/chat/completions", chat(style, message=message | more))
         asking = {**CHAT, "tools": [LOOK]}
-        said = await asked(http, "/v1/chat/completions", **asking)
-        (choice,) = said["choices"]
+        payload = await asked(http, "/v1/chat/completions", **asking)
+        (choice,) = payload["choices"]
         assert choice["finish_reason"] == "tool_calls"
         (called,) = choice["message"]["tool_calls"]
         assert called["function"]["name"] == "look"
         assert orjson.loads(called["function"]["arguments"]) == expected
-        found = await events(http, "/v1/chat/completions", **asking)
-        assert spoken(found, of_chat)[1] == ["tool_calls"]
-        said = await asked(http, "/tgi/p/tiny/v1/chat/completions", **asking)
-        check("ChatCompletion", said)
+        chunks = await events(http, "/v1/chat/completions", **asking)
+        assert spoken(chunks, of_chat)[1] == ["tool_calls"]
+        payload = await asked(http, "/tgi/p/tiny/v1/chat/completions", **asking)
+        check("ChatCompletion", payload)
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("cut", [False, True])
 async def test_each_spelling_of_an_event_stream_is_read(http, tgi, spelling, cut):
-    def wire(said):
-        whole = b"".join(map(SPELLINGS[spelling], said))
-        return [whole[at : at + 7] for at in range(0, len(whole), 7)] if cut else [whole]
+    def wire(data):
+        body = b"".join(map(SPELLINGS[spelling], data))
+        return [body[start : start + 7] for start in range(0, len(body), 7)] if cut else [body]
 
     tgi.streams("/generate_stream", *wire(native("full", "length")))
-    heard = spoken(await events(http, "/v1/completions", prompt="a"), of_text)
-    assert heard[:2] == (SAID, ["length"])
-    assert heard[2]["completion_tokens"] == 6
-    found = await events(http, "/tgi/p/tiny/generate_stream", inputs="a")
-    assert found == native("full", "length")
+    streamed = spoken(await events(http, "/v1/completions", prompt="a"), of_text)
+    assert streamed[:2] == (SAID, ["length"])
+    assert streamed[2]["completion_tokens"] == 6
+    chunks = await events(http, "/tgi/p/tiny/generate_stream", inputs="a")
+    assert chunks == native("full", "length")
     for path in ("/v1/chat/completions", "/tgi/p/tiny/v1/chat/completions"):
         tgi.streams("/v1/chat/completions", *wire(chat_chunks("full", "length")))
-        heard = spoken(await events(http, path, **CHAT), of_chat)
-        assert heard[:2] == (SAID, ["length"])
+        streamed = spoken(await events(http, path, **CHAT), of_chat)
+        assert streamed[:2] == (SAID, ["length"])
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -356,62 +356,68 @@ class TestTgi:
 
     async def test_streams_pass_unchanged(self, http, tgi, style):
         for ends in ("both", "details", "text"):
-            said = native(style, "stop_sequence", ends=ends)
+            sent = native(style, "stop_sequence", ends=ends)
             for done in ([], [b"data: [DONE]\n\n"]):
-                tgi.streams("/generate_stream", *map(written, said), *done)
+                tgi.streams("/generate_stream", *map(written, sent), *done)
                 for path in ("/tgi/p/tiny/generate_stream", "/tgi/p/tiny"):
-                    assert await events(http, path, inputs="a") == said
+                    assert await events(http, path, inputs="a") == sent
 
     async def test_chats_match_tgis_specification(self, http, tgi, style):
         for reason, expected in REASONS.items():
             path = "/tgi/p/tiny/v1/chat/completions"
             tgi.says("/v1/chat/completions", chat(style, finish_reason=reason))
-            said = await asked(http, path, **CHAT)
-            check("ChatCompletion", said)
-            assert said["choices"][0]["message"]["content"] == SAID
+            payload = await asked(http, path, **CHAT)
+            check("ChatCompletion", payload)
+            assert payload["choices"][0]["message"]["content"] == SAID
             tgi.streams("/v1/chat/completions", *map(written, chat_chunks(style, reason)))
-            found = await events(http, path, **CHAT)
-            for one in found:
-                check("ChatCompletionChunk", one)
-            assert spoken(found, of_chat)[:2] == (SAID, [expected])
+            chunks = await events(http, path, **CHAT)
+            for chunk in chunks:
+                check("ChatCompletionChunk", chunk)
+            assert spoken(chunks, of_chat)[:2] == (SAID, [expected])
 
     async def test_completions_match_tgis_specification(self, http, tgi, style):
         tgi.says("/generate", generated(style, "length"))
-        said = await asked(http, "/tgi/p/tiny/v1/completions", prompt="a")
-        check("CompletionFinal", said)
-        assert (said["choices"][0]["text"], said["choices"][0]["finish_reason"]) == (SAID, "length")
+        payload = await asked(http, "/tgi/p/tiny/v1/completions", prompt="a")
+        check("CompletionFinal", payload)
+        assert (payload["choices"][0]["text"], payload["choices"][0]["finish_reason"]) == (
+            SAID,
+            "length",
+        )
 
     async def test_tokens_match_tgis_specification(self, http, tgi, style):
         for pieces in ((), ("Once", " upon"), ("", "Once", " upon", "")):
             tokens = [make("SimpleToken", style, id=n, text=text) for n, text in enumerate(pieces)]
             tgi.says("/tokenize", tokens)
-            said = await asked(http, "/v1/tokenize", content="Once upon")
-            assert said["tokens"] == [*range(len(pieces))]
+            payload = await asked(http, "/v1/tokenize", content="Once upon")
+            assert payload["tokens"] == [*range(len(pieces))]
             if pieces:
-                said = await asked(http, "/tgi/p/tiny/tokenize", inputs="Once upon")
-                check("TokenizeResponse", said)
-                assert "".join(token["text"] for token in said) == "Once upon"
+                payload = await asked(http, "/tgi/p/tiny/tokenize", inputs="Once upon")
+                check("TokenizeResponse", payload)
+                assert "".join(token["text"] for token in payload) == "Once upon"
 
     async def test_info_matches_tgis_specification(self, alone, tgi, style):
         tgi.says("/info", make("Info", style, max_total_tokens=64, max_input_tokens=60))
         await alone.register(tgi)
         async with asyncio.timeout(20):
-            status, said = await told(alone.http.get("/tgi/p/tiny/info"))
+            status, payload = await told(alone.http.get("/tgi/p/tiny/info"))
             # A busy worker may be asked again after its registration.
-            while not said["max_total_tokens"]:
+            while not payload["max_total_tokens"]:
                 await asyncio.sleep(0.02)
-                status, said = await told(alone.http.get("/tgi/p/tiny/info"))
-        check("Info", said)
-        assert (status, said["max_total_tokens"], said["max_input_tokens"]) == (200, 64, 60)
+                status, payload = await told(alone.http.get("/tgi/p/tiny/info"))
+        check("Info", payload)
+        assert (status, payload["max_total_tokens"], payload["max_input_tokens"]) == (200, 64, 60)
 
     async def test_texts_without_details_are_answers(self, http, tgi, style):
         for more in ({}, {"details": None}):
             tgi.says("/generate", {"generated_text": "", **more})
-            said = await asked(http, "/v1/completions", prompt="Once upon")
-            assert (said["choices"][0]["text"], said["choices"][0]["finish_reason"]) == ("", "stop")
-            assert said["usage"]["prompt_tokens"] > 0
-            said = await asked(http, "/tgi/p/tiny/generate", inputs="a")
-            assert said == {"generated_text": "", **more}
+            payload = await asked(http, "/v1/completions", prompt="Once upon")
+            assert (payload["choices"][0]["text"], payload["choices"][0]["finish_reason"]) == (
+                "",
+                "stop",
+            )
+            assert payload["usage"]["prompt_tokens"] > 0
+            payload = await asked(http, "/tgi/p/tiny/generate", inputs="a")
+            assert payload == {"generated_text": "", **more}
 
 
 FAILURES = {
@@ -444,17 +450,17 @@ async def test_each_error_of_the_specification_has_its_meaning(
     for fields in asking:
         path = "/v1/chat/completions" if fields is CHAT else "/v1/completions"
         body = {"model": "tiny", "stream": True, **fields}
-        code, said = await told(alone.http.post(path, json=body))
+        code, payload = await told(alone.http.post(path, json=body))
         if status == 422:
             assert 400 <= code <= 422
-            assert said["error"]["message"] == "no such luck"
+            assert payload["error"]["message"] == "no such luck"
         else:
-            assert (code, said["error"]["code"]) == (row.status, row.reason)
+            assert (code, payload["error"]["code"]) == (row.status, row.reason)
     native_ = alone.http.post("/tgi/p/tiny/generate_stream", json={"inputs": "a"})
-    code, said = await told(native_)
-    check("ErrorResponse", said)
+    code, payload = await told(native_)
+    check("ErrorResponse", payload)
     expected = {"tool_error": "validation", "template_error": "validation"}.get(kind, kind)
-    assert (code, said["error_type"]) == (status, expected)
+    assert (code, payload["error_type"]) == (status, expected)
     if status == 422:
-        assert "no such luck" in said["error"]
-        assert "data:" not in said["error"]
+        assert "no such luck" in payload["error"]
+        assert "data:" not in payload["error"]

@@ -19,9 +19,9 @@ async def test_a_node_describes_itself(alone):
 
 
 async def test_a_node_describes_another_as_that_one_describes_itself(mesh):
-    asked = {"node_id": mesh.one.context.peer}
-    _, own = await told(mesh.one.http.post("/api/v0/peer", json=asked))
-    _, other = await told(mesh.two.http.post("/api/v0/peer", json=asked))
+    fields = {"node_id": mesh.one.context.peer}
+    _, own = await told(mesh.one.http.post("/api/v0/peer", json=fields))
+    _, other = await told(mesh.two.http.post("/api/v0/peer", json=fields))
     assert own == other
 
 
@@ -55,13 +55,13 @@ async def test_connections_are_bare_lists(mesh):
 
 
 async def test_peers_are_connected_and_disconnected_by_address(mesh):
-    asked = {"node_addr": address_of(mesh.one.context.peer)}
-    mine = mesh.two.context.registry.mesh
+    fields = {"node_addr": address_of(mesh.one.context.peer)}
+    own_mesh = mesh.two.context.registry.mesh
     done = (200, {"code": 0, "message": "ok"})
-    assert await told(mesh.two.http.post("/api/v0/swarm/disconnect", json=asked)) == done
-    await until(lambda: mine.connections() == ())
-    assert await told(mesh.two.http.post("/api/v0/swarm/connect", json=asked)) == done
-    assert [c.peer for c in mine.connections()] == [mesh.one.context.peer]
+    assert await told(mesh.two.http.post("/api/v0/swarm/disconnect", json=fields)) == done
+    await until(lambda: own_mesh.connections() == ())
+    assert await told(mesh.two.http.post("/api/v0/swarm/connect", json=fields)) == done
+    assert [c.peer for c in own_mesh.connections()] == [mesh.one.context.peer]
 
 
 async def test_disconnecting_an_unconnected_peer_is_an_error(alone, stranger):
@@ -100,26 +100,26 @@ CHANGES = (
     ids=lambda address: address[:32],
 )
 async def test_an_address_that_cannot_be_dialled_is_refused(alone, stranger, path, address):
-    asked = {"node_addr": address.format(peer=stranger)}
-    status, body = await told(alone.http.post(path, json=asked))
+    fields = {"node_addr": address.format(peer=stranger)}
+    status, body = await told(alone.http.post(path, json=fields))
     assert (status, body["code"], body["error"]["param"]) == (400, 1001, "node_addr")
 
 
 @pytest.mark.parametrize("path", CHANGES)
 async def test_connections_are_changed_from_this_machine_only(alone, stranger, path):
-    asked = {"node_addr": address_of(stranger)}
-    assert (await told(alone.http.post(path, json=asked, headers=FORWARDED)))[0] == 403
+    fields = {"node_addr": address_of(stranger)}
+    assert (await told(alone.http.post(path, json=fields, headers=FORWARDED)))[0] == 403
 
 
 async def test_bootstrap_addresses_are_listed_durable_and_removable(alone, stranger):
-    asked = {"node_addr": address_of(stranger)}
+    fields = {"node_addr": address_of(stranger)}
     listing = "/api/v0/bootstrap/list"
-    await told(alone.http.post("/api/v0/bootstrap/add", json=asked))
+    await told(alone.http.post("/api/v0/bootstrap/add", json=fields))
     assert (await told(alone.http.get(listing)))[1]["data"] == [address_of(stranger)]
     assert list(await alone.store.read(Space.PEERS)) == [address_of(stranger)]
-    removed = alone.http.post("/api/v0/bootstrap/rm", json=asked)
+    removed = alone.http.post("/api/v0/bootstrap/rm", json=fields)
     assert await told(removed) == (200, {"code": 0, "message": "ok"})
-    again = alone.http.post("/api/v0/bootstrap/rm", json=asked)
+    again = alone.http.post("/api/v0/bootstrap/rm", json=fields)
     assert await told(again) == (200, {"code": 0, "message": "not existed"})
     assert (await told(alone.http.get(listing)))[1]["data"] == []
 
@@ -129,23 +129,23 @@ PARTS = {"os", "cpu", "memory", "disk", "gpu"}
 
 
 async def test_a_node_describes_its_own_machine(alone):
-    for asked in ({"node_id": alone.context.peer}, {"node_id": ""}, {}):
-        status, body = await told(alone.http.post(PATH, json=asked))
+    for fields in ({"node_id": alone.context.peer}, {"node_id": ""}, {}):
+        status, body = await told(alone.http.post(PATH, json=fields))
         assert (status, body["code"]) == (200, 0)
         assert body.keys() == PARTS | {"code", "message"}
 
 
 async def test_a_node_asks_another_over_their_link(mesh):
-    asked = {"node_id": mesh.one.context.peer}
-    status, body = await told(mesh.two.http.post(PATH, json=asked))
+    fields = {"node_id": mesh.one.context.peer}
+    status, body = await told(mesh.two.http.post(PATH, json=fields))
     assert (status, body["code"]) == (200, 0)
     assert body["memory"]["total_physical_bytes"] > 0
     assert not any(disk["serial_number"] for disk in body["disk"])
 
 
 async def test_an_unknown_node_is_404_and_an_invalid_name_400(alone, stranger):
-    for asked, status in ((stranger, 404), ("nonsense", 404), ("no name", 400)):
-        assert (await told(alone.http.post(PATH, json={"node_id": asked})))[0] == status
+    for name, status in ((stranger, 404), ("nonsense", 404), ("no name", 400)):
+        assert (await told(alone.http.post(PATH, json={"node_id": name})))[0] == status
 
 
 async def test_a_node_that_is_gone_is_502():

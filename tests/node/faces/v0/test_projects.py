@@ -26,8 +26,8 @@ def services(node):
     return {(s.project, s.model, s.cid) for s in node.context.registry.own_record.services}
 
 
-async def register(node, path=PROJECT, **given):
-    status, body = await told(node.http.post(f"{path}/register", json=given))
+async def register(node, path=PROJECT, **fields):
+    status, body = await told(node.http.post(f"{path}/register", json=fields))
     assert (status, body["code"], body["message"]) == (200, 0, "ok")
 
 
@@ -73,8 +73,8 @@ class TestSuccess:
 
     async def test_unregistering_the_last_model_removes_the_project(self, alone):
         await register(alone, MODEL, **ONE)
-        asked = {"project": "DecentralGPT", "model": "Llama3-70B"}
-        call = alone.http.post(f"{MODEL}/unregister", json=asked)
+        fields = {"project": "DecentralGPT", "model": "Llama3-70B"}
+        call = alone.http.post(f"{MODEL}/unregister", json=fields)
         assert await told(call) == (200, {"code": 0, "message": "ok"})
         _, listed = await told(alone.http.get("/api/v0/ai/projects/list"))
         assert listed["data"] == []
@@ -82,8 +82,8 @@ class TestSuccess:
     async def test_unregistering_removes_only_the_named_replica(self, alone):
         await register(alone, MODEL, **ONE)
         await register(alone, MODEL, **ONE, cid="c")
-        asked = {"project": "DecentralGPT", "model": "Llama3-70B", "cid": "c"}
-        await told(alone.http.post(f"{MODEL}/unregister", json=asked))
+        fields = {"project": "DecentralGPT", "model": "Llama3-70B", "cid": "c"}
+        await told(alone.http.post(f"{MODEL}/unregister", json=fields))
         assert services(alone) == {("DecentralGPT", "Llama3-70B", "")}
 
 
@@ -132,9 +132,9 @@ async def test_a_body_that_is_not_json_or_of_wrong_types_is_a_parsing_error(
     alone, path, body, caplog
 ):
     headers = {"Content-Type": "application/json"}
-    status, said = await told(alone.http.post(path, data=body, headers=headers))
-    assert (status, said["code"], said["message"]) == (400, 1002, "Parsing error")
-    assert said["error"]["message"] == "Parsing error"
+    status, payload = await told(alone.http.post(path, data=body, headers=headers))
+    assert (status, payload["code"], payload["message"]) == (400, 1002, "Parsing error")
+    assert payload["error"]["message"] == "Parsing error"
     assert services(alone) == set()
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
@@ -160,10 +160,10 @@ WRONG_ROWS = [
 
 @pytest.mark.parametrize("given", WRONG_ROWS, ids=str)
 async def test_wrong_types_inside_a_project_are_a_parsing_error(alone, given):
-    status, said = await told(
+    status, payload = await told(
         alone.http.post(f"{PROJECT}/register", json={"project": "p", **given})
     )
-    assert (status, said["code"], said["message"]) == (400, 1002, "Parsing error")
+    assert (status, payload["code"], payload["message"]) == (400, 1002, "Parsing error")
 
 
 @pytest.mark.parametrize(
@@ -182,26 +182,26 @@ async def test_wrong_types_inside_a_project_are_a_parsing_error(alone, given):
     ids=str,
 )
 async def test_each_error_of_the_table_has_the_tables_message(alone, change, message):
-    for path, given in ((MODEL, ONE | change), (PROJECT, _as_project(ONE | change))):
-        status, said = await told(alone.http.post(f"{path}/register", json=given))
-        assert (status, said["code"], said["message"]) == (400, 1001, message)
+    for path, fields in ((MODEL, ONE | change), (PROJECT, _as_project(ONE | change))):
+        status, payload = await told(alone.http.post(f"{path}/register", json=fields))
+        assert (status, payload["code"], payload["message"]) == (400, 1001, message)
     assert services(alone) == set()
 
 
-def _as_project(one):
-    rest = {name: value for name, value in one.items() if name != "project"}
-    return {"project": one["project"], "models": [rest]}
+def _as_project(row):
+    rest = {name: value for name, value in row.items() if name != "project"}
+    return {"project": row["project"], "models": [rest]}
 
 
 @pytest.mark.parametrize("name", ["project", "model"])
 @pytest.mark.parametrize("path", [f"{PROJECT}/unregister", f"{MODEL}/unregister"])
 async def test_unregistering_without_a_name_is_refused(alone, path, name):
-    asked = {"project": "p", "model": "m"} | {name: ""}
+    fields = {"project": "p", "model": "m"} | {name: ""}
     if path.startswith(PROJECT) and name == "model":
-        asked = {"PROJECT": ""}
-    status, said = await told(alone.http.post(path, json=asked))
-    assert (status, said["code"]) == (400, 1001)
-    assert said["message"].endswith("name can not be empty")
+        fields = {"PROJECT": ""}
+    status, payload = await told(alone.http.post(path, json=fields))
+    assert (status, payload["code"]) == (400, 1001)
+    assert payload["message"].endswith("name can not be empty")
 
 
 @pytest.mark.parametrize(
@@ -246,19 +246,19 @@ async def test_unregistering_without_a_name_is_refused(alone, path, name):
     ids=lambda change: str(change)[:48],
 )
 async def test_an_invalid_value_is_refused_and_its_field_named(alone, change):
-    status, said = await told(alone.http.post(f"{MODEL}/register", json=ONE | change))
-    assert (status, said["code"]) == (400, 1001)
-    assert said["error"]["param"] in change
-    assert said["message"]
+    status, payload = await told(alone.http.post(f"{MODEL}/register", json=ONE | change))
+    assert (status, payload["code"]) == (400, 1001)
+    assert payload["error"]["param"] in change
+    assert payload["message"]
     assert services(alone) == set()
 
 
 async def test_a_model_listed_twice_is_refused_and_nothing_of_the_list_is_taken(alone):
     await register(alone, **WHOLE)
-    given = {"project": "DecentralGPT", "models": [ROW | {"model": "new"}, ROW, ROW]}
-    status, said = await told(alone.http.post(f"{PROJECT}/register", json=given))
-    assert (status, said["code"]) == (400, 1001)
-    assert "twice" in said["message"]
+    fields = {"project": "DecentralGPT", "models": [ROW | {"model": "new"}, ROW, ROW]}
+    status, payload = await told(alone.http.post(f"{PROJECT}/register", json=fields))
+    assert (status, payload["code"]) == (400, 1001)
+    assert "twice" in payload["message"]
     assert services(alone) == {("DecentralGPT", "Llama3-70B", "")}
 
 
@@ -272,8 +272,8 @@ async def test_types_of_a_model_are_unregistered_one_by_one_or_all_at_once(alone
 
     async def register():
         for path, type_ in (("draw", 1), ("edit", 2)):
-            given = row | {"api": f"{worker.url}/{path}", "type": type_}
-            assert (await told(alone.http.post(f"{MODEL}/register", json=given)))[0] == 200
+            fields = row | {"api": f"{worker.url}/{path}", "type": type_}
+            assert (await told(alone.http.post(f"{MODEL}/register", json=fields)))[0] == 200
 
     def types():
         return sorted(int(w.service.type) for w in alone.context.agent.workers)
@@ -281,35 +281,35 @@ async def test_types_of_a_model_are_unregistered_one_by_one_or_all_at_once(alone
     await register()
     await register()
     assert types() == [1, 2]
-    _, said = await told(alone.http.post(f"{MODEL}/unregister", json=row | {"type": 1}))
-    assert (said["message"], types()) == ("ok", [2])
+    _, payload = await told(alone.http.post(f"{MODEL}/unregister", json=row | {"type": 1}))
+    assert (payload["message"], types()) == ("ok", [2])
     await register()
-    _, said = await told(alone.http.post(f"{MODEL}/unregister", json=row))
-    assert (said["message"], types()) == ("ok", [])
+    _, payload = await told(alone.http.post(f"{MODEL}/unregister", json=row))
+    assert (payload["message"], types()) == ("ok", [])
 
 
 async def test_one_invalid_model_refuses_its_whole_list(alone):
-    given = {"project": "p", "models": [ROW, ROW | {"model": ""}]}
-    status, _ = await told(alone.http.post(f"{PROJECT}/register", json=given))
+    fields = {"project": "p", "models": [ROW, ROW | {"model": ""}]}
+    status, _ = await told(alone.http.post(f"{PROJECT}/register", json=fields))
     assert status == 400
     assert services(alone) == set()
 
 
 async def test_more_models_than_a_record_holds_are_refused_as_a_whole(alone):
     rows = [ROW | {"model": f"m{n}"} for n in range(2_001)]
-    status, said = await told(
+    status, payload = await told(
         alone.http.post(f"{PROJECT}/register", json={"project": "p", "models": rows})
     )
-    assert (status, said["code"], said["error"]["code"]) == (400, 1001, "limit_reached")
+    assert (status, payload["code"], payload["error"]["code"]) == (400, 1001, "limit_reached")
     assert services(alone) == set()
     assert await alone.store.read(Space.WORKERS) == {}
 
 
 async def test_a_registration_that_cannot_be_saved_is_500_and_changes_nothing(alone):
     await alone.store.close()
-    status, said = await told(alone.http.post(f"{MODEL}/register", json=ONE))
-    assert (status, said["code"]) == (500, 5000)
-    assert "store" in said["message"]
+    status, payload = await told(alone.http.post(f"{MODEL}/register", json=ONE))
+    assert (status, payload["code"]) == (500, 5000)
+    assert "store" in payload["message"]
     assert services(alone) == set()
     assert len(alone.context.agent.workers) == 0
 
@@ -324,16 +324,16 @@ async def test_a_body_that_is_too_long_is_413(alone):
 async def test_a_node_is_not_its_own_worker(alone):
     ports = (alone.context.listening.http, alone.context.listening.link)
     for port in (address.rpartition(":")[2] for address in ports):
-        given = ONE | {"api": f"http://localhost:{port}"}
-        status, said = await told(alone.http.post(f"{MODEL}/register", json=given))
-        assert (status, said["code"]) == (400, 1001)
-        assert "this node itself" in said["message"]
+        fields = ONE | {"api": f"http://localhost:{port}"}
+        status, payload = await told(alone.http.post(f"{MODEL}/register", json=fields))
+        assert (status, payload["code"]) == (400, 1001)
+        assert "this node itself" in payload["message"]
 
 
 class TestKeys:
     async def test_are_matched_without_regard_to_case(self, alone):
-        given = {"Project": "p", "MODELS": [{"Model": "m", "API": API, "Type": 1, "CID": "c"}]}
-        await register(alone, **given)
+        fields = {"Project": "p", "MODELS": [{"Model": "m", "API": API, "Type": 1, "CID": "c"}]}
+        await register(alone, **fields)
         assert services(alone) == {("p", "m", "c")}
 
     async def test_that_are_exact_win(self, alone):
@@ -384,10 +384,10 @@ class TestWhatAWorkerSays:
 
     async def test_is_returned_and_announced_with_the_registration(self, alone, worker):
         worker.fail(properties=self.PROPERTIES, listing=b'{"data":[{"id":"file.gguf"}]}')
-        given = ONE | {"api": worker.url}
-        status, said = await told(alone.http.post(f"{MODEL}/register", json=given))
-        (learned,) = said.pop("learned")
-        assert (status, said) == (200, {"code": 0, "message": "ok"})
+        fields = ONE | {"api": worker.url}
+        status, payload = await told(alone.http.post(f"{MODEL}/register", json=fields))
+        (learned,) = payload.pop("learned")
+        assert (status, payload) == (200, {"code": 0, "message": "ok"})
         assert learned == {
             "project": "DecentralGPT",
             "model": "Llama3-70B",
@@ -405,10 +405,10 @@ class TestWhatAWorkerSays:
     async def test_yields_to_the_context_that_the_operator_set(self, alone, worker):
         worker.fail(properties=self.PROPERTIES)
         rows = [ROW | {"api": worker.url, "context": 100}, ROW | {"api": worker.url, "cid": "b"}]
-        status, said = await told(
+        status, payload = await told(
             alone.http.post(f"{PROJECT}/register", json={"project": "p", "models": rows})
         )
-        assert (status, len(said["learned"])) == (200, 2)
+        assert (status, len(payload["learned"])) == (200, 2)
         assert sorted(s.context for s in alone.context.registry.own_record.services) == [100, 512]
         assert len(worker.probed) == 2
 
@@ -427,10 +427,10 @@ class TestWhatAWorkerSays:
         worker.fail(properties=self.PROPERTIES)
         await told(alone.http.post(f"{MODEL}/register", json=ONE | {"api": worker.url}))
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-        asked = {"model": "Llama3-70B", "messages": [{"role": "user", "content": [image]}]}
-        status, said = await told(alone.http.post("/v1/chat/completions", json=asked))
-        assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
-        assert said["error"]["message"] == "'Llama3-70B' does not accept image input"
+        fields = {"model": "Llama3-70B", "messages": [{"role": "user", "content": [image]}]}
+        status, payload = await told(alone.http.post("/v1/chat/completions", json=fields))
+        assert (status, payload["error"]["code"]) == (400, "unsupported_parameter")
+        assert payload["error"]["message"] == "'Llama3-70B' does not accept image input"
         assert worker.received == []
 
 
@@ -438,29 +438,29 @@ class TestAHeaderFromAFile:
     TOKEN = {"Authorization": f"Bearer {TOKEN}"}  # noqa: RUF012
 
     async def asked(self, alone, path, **headers):
-        given = ONE | {"headers": {"authorization": f"Bearer @{path}"}}
-        call = alone.http.post(f"{MODEL}/register", json=given, headers=headers)
+        fields = ONE | {"headers": {"authorization": f"Bearer @{path}"}}
+        call = alone.http.post(f"{MODEL}/register", json=fields, headers=headers)
         return await told(call)
 
     async def test_may_be_named_only_with_the_control_token(self, alone, tmp_path):
         (tmp_path / "key").write_text("k-1\n")
         for headers in ({}, {"Authorization": "Bearer guessed"}):
-            status, said = await self.asked(alone, tmp_path / "key", **headers)
-            assert (status, said["error"]["code"]) == (403, "not_allowed")
-        given = {
+            status, payload = await self.asked(alone, tmp_path / "key", **headers)
+            assert (status, payload["error"]["code"]) == (403, "not_allowed")
+        fields = {
             "project": "p",
             "models": [ROW, ROW | {"cid": "b", "headers": {"k": "@/etc/passwd"}}],
         }
-        status, _ = await told(alone.http.post(f"{PROJECT}/register", json=given))
+        status, _ = await told(alone.http.post(f"{PROJECT}/register", json=fields))
         assert status == 403
         assert services(alone) == set()
 
     async def test_must_exist_and_is_stored_as_a_path(self, alone, tmp_path):
-        status, said = await self.asked(alone, tmp_path / "key", **self.TOKEN)
-        assert (status, said["error"]["param"]) == (400, "headers")
+        status, payload = await self.asked(alone, tmp_path / "key", **self.TOKEN)
+        assert (status, payload["error"]["param"]) == (400, "headers")
         (tmp_path / "key").write_text("k-1\n")
-        status, said = await self.asked(alone, tmp_path / "key", **self.TOKEN)
-        assert (status, said["code"]) == (200, 0)
+        status, payload = await self.asked(alone, tmp_path / "key", **self.TOKEN)
+        assert (status, payload["code"]) == (200, 0)
         (row,) = (await alone.store.read(Space.WORKERS)).values()
         assert b"k-1" not in row
 
@@ -471,8 +471,12 @@ class TestAChange:
     @pytest.mark.parametrize("path", EVERY)
     async def test_is_refused_to_callers_elsewhere(self, alone, path):
         call = alone.http.post(path, json=ONE, headers=FORWARDED)
-        status, said = await told(call)
-        assert (status, said["code"], said["error"]["type"]) == (403, 1010, "permission_error")
+        status, payload = await told(call)
+        assert (status, payload["code"], payload["error"]["type"]) == (
+            403,
+            1010,
+            "permission_error",
+        )
 
     async def test_is_allowed_with_the_token(self, alone):
         headers = FORWARDED | {"Authorization": f"Bearer {TOKEN}"}
@@ -488,8 +492,8 @@ class TestAChange:
         call = alone.http.post(
             f"{MODEL}/register", data=orjson.dumps(ONE), headers={"Content-Type": "text/plain"}
         )
-        status, said = await told(call)
-        assert (status, said["code"]) == (415, 1011)
+        status, payload = await told(call)
+        assert (status, payload["code"]) == (415, 1011)
 
 
 class TestAsking:
@@ -517,9 +521,9 @@ class TestAsking:
     async def test_a_peers_projects_come_from_the_registry_without_addresses(self, mesh, worker):
         await mesh.one.register(worker, capacity=3)
         await mesh.knows(mesh.two, "tiny")
-        asked = {"node_id": mesh.one.context.peer}
-        _, own = await told(mesh.one.http.post(f"{PROJECT}/peer", json=asked))
-        _, other = await told(mesh.two.http.post(f"{PROJECT}/peer", json=asked))
+        fields = {"node_id": mesh.one.context.peer}
+        _, own = await told(mesh.one.http.post(f"{PROJECT}/peer", json=fields))
+        _, other = await told(mesh.two.http.post(f"{PROJECT}/peer", json=fields))
         entry = {"Model": "tiny", "API": "", "Type": 0, "CID": "", "Idle": 0}
         spelt = {name.lower(): value for name, value in entry.items()}
         assert other["data"] == {"p": [entry | spelt]}
@@ -534,9 +538,9 @@ class TestAsking:
         async def idles():
             found = []
             for running in (mesh.one, mesh.two):
-                asked = {"node_id": mesh.one.context.peer}
-                _, said = await told(running.http.post(f"{PROJECT}/peer", json=asked))
-                (entry,) = said["data"]["p"]
+                fields = {"node_id": mesh.one.context.peer}
+                _, payload = await told(running.http.post(f"{PROJECT}/peer", json=fields))
+                (entry,) = payload["data"]["p"]
                 path = "/api/v0/ai/projects/peers?project=p&model=tiny"
                 (row,) = (await told(running.http.get(path)))[1]["data"]
                 found += [entry["Idle"], entry["idle"], row["Idle"], row["idle"]]
@@ -549,9 +553,9 @@ class TestAsking:
 
         await become(0)
         async with asyncio.TaskGroup() as group:
-            asked = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+            fields = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
             calls = [
-                group.create_task(told(running.http.post("/v1/chat/completions", json=asked)))
+                group.create_task(told(running.http.post("/v1/chat/completions", json=fields)))
                 for running in (mesh.one, mesh.two)
             ]
             await become(2)
@@ -596,8 +600,8 @@ class TestAsking:
     async def test_number_0_means_the_default_of_100(self, alone, worker, number):
         for i in range(105):
             await alone.register(worker, model=f"m{i}")
-        _, said = await told(alone.http.get(f"/api/v0/ai/projects/models?project=p&{number}"))
-        assert len(said["data"]) == 100
+        _, payload = await told(alone.http.get(f"/api/v0/ai/projects/models?project=p&{number}"))
+        assert len(payload["data"]) == 100
 
     async def test_about_an_unknown_node_is_404_and_about_an_invalid_one_400(self, alone, stranger):
         for node, status in ((stranger, 404), ("nonsense", 404), ("no name", 400), ("", 400)):
@@ -610,8 +614,8 @@ async def test_a_worker_that_does_not_answer_is_registered_with_a_warning_that_s
         await reader.read(1)
 
     async with raw(serve) as url:
-        _, said = await told(alone.http.post(f"{MODEL}/register", json=ONE | {"api": url}))
-    assert said["warnings"] == [
+        _, payload = await told(alone.http.post(f"{MODEL}/register", json=ONE | {"api": url}))
+    assert payload["warnings"] == [
         f"no answer from {url} for DecentralGPT/Llama3-70B: it closes the connection without an answer, as a relay that "
         "does not reach it; if it speaks TLS, use https://; it is registered anyway, and callers get 503 until it answers"
     ]

@@ -28,13 +28,13 @@ def test_a_missing_type_is_text():
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_scheme_of_the_url_chooses_the_dialect_where_there_is_one(scheme):
     dialect, spoken = SCHEMES[scheme]
-    given = MODEL | {"api": f"{scheme}://localhost:1042/x?y=1"}
+    fields = MODEL | {"api": f"{scheme}://localhost:1042/x?y=1"}
     if dialect in dialects.NAMES:
-        worker = read_worker("p", given, HERE)
+        worker = read_worker("p", fields, HERE)
         assert (worker.dialect, worker.api) == (dialect, f"{spoken}://localhost:1042/x?y=1")
     else:
         with pytest.raises(WrongParameter, match="openai_http"):
-            read_worker("p", given, HERE)
+            read_worker("p", fields, HERE)
 
 
 def test_load_options_unknown_to_the_dialect_are_refused_by_name():
@@ -160,9 +160,9 @@ FIELDS = (
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON))
 def test_any_registration_is_read_or_refused(given):
     row = {name: value for name, value in given.items() if name != "models"}
-    for whole in (given, {"project": "p", "models": [MODEL | row]}):
+    for fields in (given, {"project": "p", "models": [MODEL | row]}):
         try:
-            project, workers = read_project(whole, HERE)
+            project, workers = read_project(fields, HERE)
         except (Unparseable, WrongParameter):
             continue
         else:

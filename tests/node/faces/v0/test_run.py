@@ -33,8 +33,8 @@ async def test_a_body_reaches_the_worker_without_routing_and_payment_fields(
     served, worker, path, goes_to, suffix
 ):
     paid = {"wallet": "0x1", "signature": "s", "hash": "h", "Wallet": "0x2"}
-    where = {"node_id": served.context.peer, "cid": ""}
-    call = served.http.post(f"/api/v0/{path}{suffix}", json=CHAT | paid | where | {"n": 2})
+    routing = {"node_id": served.context.peer, "cid": ""}
+    call = served.http.post(f"/api/v0/{path}{suffix}", json=CHAT | paid | routing | {"n": 2})
     status, _ = await told(call)
     assert status == 200
     assert worker.received[-1].path == goes_to
@@ -73,14 +73,14 @@ async def test_a_named_node_answers_and_no_other(mesh, worker):
     await mesh.two.register(worker)
     await until(lambda: len(mesh.two.context.registry.catalog.offers.get("tiny", ())) == 2)
     for node in (mesh.one.context.peer, mesh.two.context.peer):
-        asked = CHAT | {"node_id": node}
-        async with mesh.two.http.post("/api/v0/chat/completion", json=asked) as response:
+        fields = CHAT | {"node_id": node}
+        async with mesh.two.http.post("/api/v0/chat/completion", json=fields) as response:
             assert response.headers["x-modelvine-node"] == node
 
 
 async def test_a_stream_is_passed_on_as_events(served):
-    asked = CHAT | {"stream": True}
-    async with served.http.post("/api/v0/chat/completion/proxy", json=asked) as response:
+    fields = CHAT | {"stream": True}
+    async with served.http.post("/api/v0/chat/completion/proxy", json=fields) as response:
         assert response.content_type == "text/event-stream"
         assert (await response.read()).endswith(b"data: [DONE]\n\n")
 
@@ -90,12 +90,12 @@ async def test_a_form_names_its_model_in_the_query_or_in_a_field(served, worker,
     form = aiohttp.FormData()
     form.add_field("prompt", "a hat")
     form.add_field("image", b"\x89PNG\r\n", filename="a.png")
-    where = {"project": "p", "node_id": served.context.peer}
+    routing = {"project": "p", "node_id": served.context.peer}
     if named == "query":
-        where["model"] = "tiny"
+        routing["model"] = "tiny"
     else:
         form.add_field("model", "tiny")
-    status, _ = await told(served.http.post("/api/v0/image/edit", data=form, params=where))
+    status, _ = await told(served.http.post("/api/v0/image/edit", data=form, params=routing))
     assert status == 200
     assert b'name="model"\r\n\r\ntiny\r\n' in worker.received[-1].body
     assert b"\x89PNG\r\n" in worker.received[-1].body
@@ -109,8 +109,8 @@ async def test_a_form_reaches_the_worker_without_routing_and_payment_fields(serv
         )
     form.add_field("image", b"\x89PNG\r\n", filename="a.png")
     form.add_field("hash", b"a file", filename="hash.bin")
-    where = {"model": "tiny", "node_id": served.context.peer}
-    status, _ = await told(served.http.post("/api/v0/image/edit", data=form, params=where))
+    routing = {"model": "tiny", "node_id": served.context.peer}
+    status, _ = await told(served.http.post("/api/v0/image/edit", data=form, params=routing))
     assert status == 200
     received = worker.received[-1]
     names = [part.name for part in multipart.parts(received.body, received.headers["content-type"])]
@@ -128,8 +128,8 @@ async def test_a_form_reaches_the_worker_without_routing_and_payment_fields(serv
     ],
 )
 async def test_a_missing_field_is_named(served, change, message):
-    asked = CHAT | {"node_id": served.context.peer} | change
-    status, body = await told(served.http.post("/api/v0/chat/completion", json=asked))
+    fields = CHAT | {"node_id": served.context.peer} | change
+    status, body = await told(served.http.post("/api/v0/chat/completion", json=fields))
     assert (status, body["code"], body["message"]) == (400, 1001, message)
 
 
@@ -139,11 +139,11 @@ async def test_a_missing_field_is_named(served, change, message):
 async def test_a_body_that_is_not_json_is_a_parsing_error(served, body):
     headers = {"Content-Type": "application/json"}
     call = served.http.post("/api/v0/chat/completion/proxy", data=body, headers=headers)
-    status, said = await told(call)
-    assert (status, said["code"]) == (400, 1002)
+    status, payload = await told(call)
+    assert (status, payload["code"]) == (400, 1002)
 
 
 async def test_a_project_that_no_node_serves_is_404(served):
-    asked = CHAT | {"project": "q"}
-    status, body = await told(served.http.post("/api/v0/chat/completion/proxy", json=asked))
+    fields = CHAT | {"project": "q"}
+    status, body = await told(served.http.post("/api/v0/chat/completion/proxy", json=fields))
     assert (status, body["code"]) == (404, 1017)

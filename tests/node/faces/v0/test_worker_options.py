@@ -20,8 +20,8 @@ from router.workers import TEMPLATES
 
 
 def test_missing_options_have_empty_defaults() -> None:
-    for given in ({}, {"headers": None, "load": None, "template": None, "capacity": None}):
-        assert (headers_of(given), load_of(given), template_of(given), capacity_of(given)) == (
+    for fields in ({}, {"headers": None, "load": None, "template": None, "capacity": None}):
+        assert (headers_of(fields), load_of(fields), template_of(fields), capacity_of(fields)) == (
             (),
             "",
             "",
@@ -30,10 +30,10 @@ def test_missing_options_have_empty_defaults() -> None:
 
 
 def test_headers_are_kept_in_order_by_lower_case_names() -> None:
-    given = {"headers": {"X-Key": "K", "authorization": "Bearer Ü"[:8]}}
+    fields = {"headers": {"X-Key": "K", "authorization": "Bearer Ü"[:8]}}
     assert headers_of({"headers": {"X-Key": "K", "A": "b"}}) == (("a", "b"), ("x-key", "K"))
     with pytest.raises(WrongParameter) as refused:
-        headers_of(given)
+        headers_of(fields)
     assert "Bearer" not in str(refused.value)
 
 
@@ -61,14 +61,14 @@ def test_headers_of_another_shape_are_a_parsing_error(given: object) -> None:
 
 
 def test_load_options_are_strings_numbers_booleans_and_lists_of_them() -> None:
-    given = {
+    options = {
         "ContextSize": 4096,
         "MMap": True,
         "Scale": 1.5,
         "Type": "llama",
         "Options": ["a", 1, False],
     }
-    assert load_of({"load": given}) == (
+    assert load_of({"load": options}) == (
         '{"ContextSize":4096,"MMap":true,"Options":["a",1,false],"Scale":1.5,"Type":"llama"}'
     )
     assert (
@@ -108,18 +108,18 @@ def test_load_options_of_another_shape_are_a_parsing_error() -> None:
 
 
 def test_a_template_is_one_of_the_known_ones() -> None:
-    assert [template_of({"template": one}) for one in TEMPLATES] == [*TEMPLATES]
+    assert [template_of({"template": template}) for template in TEMPLATES] == [*TEMPLATES]
     with pytest.raises(WrongParameter, match="chatml"):
         template_of({"template": "jinja"})
 
 
 def test_the_concurrency_has_two_field_names() -> None:
-    for given in ({"capacity": 4}, {"max_concurrency": 4}, {"capacity": 4, "max_concurrency": 4}):
-        assert capacity_of(given) == 4
+    for fields in ({"capacity": 4}, {"max_concurrency": 4}, {"capacity": 4, "max_concurrency": 4}):
+        assert capacity_of(fields) == 4
     assert capacity_of({"capacity": None, "max_concurrency": 3}) == 3
-    for given in ({"capacity": 4, "max_concurrency": 5}, {"capacity": 0, "max_concurrency": 5}):
+    for fields in ({"capacity": 4, "max_concurrency": 5}, {"capacity": 0, "max_concurrency": 5}):
         with pytest.raises(WrongParameter, match="differ"):
-            capacity_of(given)
+            capacity_of(fields)
     for wrong in (-1, MAX_CAPACITY + 1):
         with pytest.raises(WrongParameter):
             capacity_of({"max_concurrency": wrong})
@@ -127,8 +127,8 @@ def test_the_concurrency_has_two_field_names() -> None:
 
 def test_modalities_are_given_as_lists_of_words() -> None:
     assert abilities_in({}) == abilities_in({"input_modalities": []}) == 0
-    said = {"input_modalities": ["text", "image"], "output_modalities": ["audio"]}
-    assert abilities_in(said) == Ability.TEXT_IN | Ability.IMAGE_IN | Ability.AUDIO_OUT
+    fields = {"input_modalities": ["text", "image"], "output_modalities": ["audio"]}
+    assert abilities_in(fields) == Ability.TEXT_IN | Ability.IMAGE_IN | Ability.AUDIO_OUT
     for wrong in (["smell"], [5], [None], [["text"]]):
         with pytest.raises(WrongParameter, match="image"):
             abilities_in({"input_modalities": wrong})

@@ -15,9 +15,9 @@ async def post(running, path, body=None, headers=None):
 async def audit(running, **query):
     async with running.http.get(AUDIT, params=query, headers=bearer(TOKEN)) as response:
         assert response.status == 200
-        said = await response.json()
-    assert said["faults"] == []
-    return [(row["who"], row["action"], row["target"]) for row in said["audit"]]
+        payload = await response.json()
+    assert payload["faults"] == []
+    return [(row["who"], row["action"], row["target"]) for row in payload["audit"]]
 
 
 async def test_every_change_is_logged_with_the_key_or_user_that_made_it(alone, worker):

@@ -16,9 +16,9 @@ PATH = "/api/v1/examination"
 
 
 async def examined(running):
-    status, said = await told(running.http.get(PATH))
-    assert status == 200, said
-    return said
+    status, payload = await told(running.http.get(PATH))
+    assert status == 200, payload
+    return payload
 
 
 async def test_workers_are_checked_and_their_protocols_detected(alone):
@@ -32,8 +32,8 @@ async def test_workers_are_checked_and_their_protocols_detected(alone):
             "headers": {"authorization": "canary"},
         }
         assert (await told(alone.http.post("/api/v0/ai/model/register", json=dead)))[0] == 200
-        said = await examined(alone)
-    rows = {row["model"]: row for row in said["workers"]}
+        payload = await examined(alone)
+    rows = {row["model"]: row for row in payload["workers"]}
     assert (rows["well"]["answers"], rows["well"]["speaks"], rows["well"]["slots"]) == (
         True,
         "openai_http",
@@ -41,7 +41,7 @@ async def test_workers_are_checked_and_their_protocols_detected(alone):
     )
     assert (rows["other"]["dialect"], rows["other"]["speaks"]) == ("tgi_http", "openai_http")
     assert (rows["dead"]["answers"], rows["dead"]["health"]) == (False, "never answered")
-    assert "canary" not in str(said)
+    assert "canary" not in str(payload)
 
 
 async def test_the_store_is_checked_by_a_write_and_a_read(alone):
@@ -57,8 +57,8 @@ async def test_the_store_is_checked_by_a_write_and_a_read(alone):
 
 async def test_the_path_of_the_data_directory_need_not_be_utf8():
     odd = NodeSettings(data_dir="/data/\udcff")
-    async with node(World(MemoryNet()), settings_of().model_copy(update={"node": odd})) as one:
-        assert (await examined(one))["process"]["data_dir"] == "/data/\ufffd"
+    async with node(World(MemoryNet()), settings_of().model_copy(update={"node": odd})) as running:
+        assert (await examined(running))["process"]["data_dir"] == "/data/\ufffd"
 
 
 async def test_another_nodes_clock_and_reachability_are_checked(mesh):
@@ -68,11 +68,11 @@ async def test_another_nodes_clock_and_reachability_are_checked(mesh):
 
 
 async def test_the_examination_describes_this_process(alone):
-    said = await examined(alone)
-    assert said["process"]["open_files"] > 3
-    assert said["process"]["open_files_limit"] >= said["process"]["open_files"]
-    assert said["relay"]["serves"] is False
-    assert (said["keys"], said["peers"], said["workers"]) == (0, [], [])
+    payload = await examined(alone)
+    assert payload["process"]["open_files"] > 3
+    assert payload["process"]["open_files_limit"] >= payload["process"]["open_files"]
+    assert payload["relay"]["serves"] is False
+    assert (payload["keys"], payload["peers"], payload["workers"]) == (0, [], [])
 
 
 async def test_the_examination_is_for_operators(alone):

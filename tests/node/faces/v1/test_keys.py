@@ -21,8 +21,8 @@ BODIES = {
 }
 
 
-async def key_for(node_, name="ann", **said):
-    return (await node_.context.keys.create({name: Allowance(**said)}))[name]
+async def key_for(node_, name="ann", **limits):
+    return (await node_.context.keys.create({name: Allowance(**limits)}))[name]
 
 
 async def said(call):
@@ -44,7 +44,7 @@ async def test_every_face_requires_a_key(closed, worker, path):
     for headers in (bearer(key), {"x-api-key": key}):
         status, body = await said(closed.http.post(path, json=BODIES[path], headers=headers))
         assert status == 200, body
-    assert all(key not in str(one.headers) for one in worker.received)
+    assert all(key not in str(request.headers) for request in worker.received)
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -59,22 +59,22 @@ async def test_a_key_opens_its_models_only(closed, path):
 
 
 async def test_a_key_for_one_project_is_shown_names_that_it_may_use(closed):
-    shown = bearer(await key_for(closed, models=("p/*",)))
-    async with closed.http.get("/v1/models", headers=shown) as response:
+    headers = bearer(await key_for(closed, models=("p/*",)))
+    async with closed.http.get("/v1/models", headers=headers) as response:
         (row,) = (await response.json())["data"]
     assert (row["id"], row["model"]) == ("p/tiny", "tiny")
     for name, status in (("tiny", 404), ("p/tiny", 200)):
-        async with closed.http.get(f"/v1/models/{name}", headers=shown) as response:
+        async with closed.http.get(f"/v1/models/{name}", headers=headers) as response:
             assert response.status == status
-    for asked, status in (
+    for fields, status in (
         ({}, 403),
         ({"model": "p/tiny"}, 200),
         ({"project": "p"}, 200),
         ({"project": "q"}, 403),
     ):
-        call = closed.http.post("/v1/chat/completions", json={**ASKED, **asked}, headers=shown)
-        told = await said(call)
-        assert told[0] == status, (asked, told)
+        call = closed.http.post("/v1/chat/completions", json={**ASKED, **fields}, headers=headers)
+        answer = await said(call)
+        assert answer[0] == status, (fields, answer)
 
 
 async def test_every_name_in_the_list_of_models_is_checked(closed):
@@ -140,12 +140,12 @@ async def test_keys_are_created_listed_rotated_and_revoked(closed):
     _, again = await said(closed.http.post(f"{KEYS}/ann/rotate"))
     assert (await said(closed.http.post(f"{KEYS}/bob/revoke")))[0] == 200
     chat = "/v1/chat/completions"
-    for shown, code in (
+    for key, code in (
         (ann, "invalid_api_key"),
         (bob, "key_revoked"),
         (again["keys"][0]["key"], None),
     ):
-        status, body = await said(closed.http.post(chat, json=ASKED, headers=bearer(shown)))
+        status, body = await said(closed.http.post(chat, json=ASKED, headers=bearer(key)))
         assert (status == 200) if code is None else (code_of(body) == code)
     # A rotated key keeps the limits of the old one.
     assert closed.context.keys.table.by_name["ann"].model_limits[0].rpm == 60
@@ -192,8 +192,8 @@ GRANTS = "/api/v1/grants"
 CHAT = "/v1/chat/completions"
 
 
-async def invited(node_, **wanted):
-    call = node_.http.post(GRANTS, json=wanted, headers=bearer(TOKEN))
+async def invited(node_, **fields):
+    call = node_.http.post(GRANTS, json=fields, headers=bearer(TOKEN))
     status, body = await said(call)
     assert status == 200, body
     return body
@@ -215,11 +215,12 @@ async def test_an_invitation_is_a_key_with_its_terms(closed):
 
 async def test_an_invitation_holds_mesh_addresses_and_its_terms(closed):
     made = await invited(closed, models=["tiny"], passes=2, nodes=[closed.identity.peer])
-    held = invitation.read(made["invitation"])
+    parsed = invitation.read(made["invitation"])
     assert (
-        held.addresses == closed.context.registry.own_record.reach.mesh[: invitation.MAX_ADDRESSES]
+        parsed.addresses
+        == closed.context.registry.own_record.reach.mesh[: invitation.MAX_ADDRESSES]
     )
-    terms = held.grant.blocks[0].terms
+    terms = parsed.grant.blocks[0].terms
     assert (terms.models, terms.passes, terms.nodes) == (("tiny",), 2, (closed.identity.peer,))
     assert terms.expires == made["expires"]
     assert made["name"].startswith("guest-")

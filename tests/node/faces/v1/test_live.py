@@ -22,8 +22,8 @@ from tests.node.faces.test_quotas import ASKED, CHAT, tell
 CANARY = "canary-prompt-8d1f"
 
 
-async def key_for(running, name, **said):
-    return bearer((await running.context.keys.create({name: Allowance(**said)}))[name])
+async def key_for(running, name, **limits):
+    return bearer((await running.context.keys.create({name: Allowance(**limits)}))[name])
 
 
 async def get(running, path, headers=None, status=200):
@@ -32,8 +32,8 @@ async def get(running, path, headers=None, status=200):
         return await response.json()
 
 
-async def ask(running, headers=None, **said):
-    async with running.http.post(CHAT, json={**ASKED, **said}, headers=headers or {}) as response:
+async def ask(running, headers=None, **fields):
+    async with running.http.post(CHAT, json={**ASKED, **fields}, headers=headers or {}) as response:
         await response.read()
         return response.status, response.headers["x-request-id"]
 
@@ -56,8 +56,8 @@ async def next_event(response):
     ],
 )
 async def test_a_page_learns_the_permissions_of_its_reader(closed, role, may):
-    said = await get(closed, "/api/v1/me", await key_for(closed, "ann", role=role))
-    assert (said["name"], said["role"], said["may"]) == ("ann", role, may)
+    payload = await get(closed, "/api/v1/me", await key_for(closed, "ann", role=role))
+    assert (payload["name"], payload["role"], payload["may"]) == ("ann", role, may)
     await get(closed, "/api/v1/me", status=401)
 
 
@@ -79,8 +79,10 @@ async def test_a_request_is_shown_with_the_replicas_considered(closed, worker):
     for row in (await get(closed, "/api/v1/requests", headers))["ended"]:
         chosen, other = row["considered"]
         assert (chosen["project"], chosen["cid"]) == (row["project"], row["cid"])
-        assert {one["project"] for one in (chosen, other)} == {"p", "q"}
-        assert next(one["slots"] for one in (chosen, other) if one["project"] == "q") == 4
+        assert {replica["project"] for replica in (chosen, other)} == {"p", "q"}
+        assert (
+            next(replica["slots"] for replica in (chosen, other) if replica["project"] == "q") == 4
+        )
         assert chosen["doubts"] == []
 
 
@@ -107,22 +109,22 @@ async def test_a_request_is_shown_with_the_replicas_excluded_at_its_time(closed,
         assert answer.status == 200
     ended = (await get(closed, "/api/v1/requests", operator))["ended"]
     found = {row["id"]: row["excluded"] for row in ended}
-    [one] = found[id_]
-    assert (one["project"], one["model"], one["cid"]) == ("q", "tiny", "ears")
-    assert one["reason"].startswith("it serves another type of request")
-    assert "its node is draining" in {one["reason"] for one in found[late]}
+    [replica] = found[id_]
+    assert (replica["project"], replica["model"], replica["cid"]) == ("q", "tiny", "ears")
+    assert replica["reason"].startswith("it serves another type of request")
+    assert "its node is draining" in {replica["reason"] for replica in found[late]}
 
 
 async def test_a_request_is_shown_with_its_outcome_and_without_its_content(closed, worker):
     tell(worker)
     ann = await key_for(closed, "ann")
     viewer = await key_for(closed, "viewer", role=Role.VIEWER)
-    said = [{"role": "user", "content": CANARY}]
-    assert (await ask(closed, ann, messages=said))[0] == 200
+    messages = [{"role": "user", "content": CANARY}]
+    assert (await ask(closed, ann, messages=messages))[0] == 200
     status, failed = await ask(closed, ann, model="unknown")
     assert status == 404
-    whole = await get(closed, "/api/v1/requests", bearer(TOKEN))
-    newest, row = whole["ended"]
+    payload = await get(closed, "/api/v1/requests", bearer(TOKEN))
+    newest, row = payload["ended"]
     assert (newest["id"], newest["status"], newest["node"]) == (failed, 404, "-")
     assert (row["model"], row["kind"], row["status"]) == ("tiny", "chat/completions", 200)
     assert (row["node"], row["route"], row["attempts"]) == (closed.context.peer, "local", 1)
@@ -132,7 +134,7 @@ async def test_a_request_is_shown_with_its_outcome_and_without_its_content(close
     assert 0 < row["first"] <= row["seconds"] < 10
     assert abs(row["at"] - time.time()) < 60
     assert row["key"] == "ann"
-    assert CANARY not in str(whole)
+    assert CANARY not in str(payload)
     # A viewer sees no names of users.
     assert "key" not in (await get(closed, "/api/v1/requests", viewer))["ended"][0]
 
@@ -145,8 +147,8 @@ async def test_a_request_in_flight_is_shown_until_it_ends(alone, worker):
         await until(lambda: alone.context.metrics.recent.under_way)
         [row] = (await get(alone, "/api/v1/requests"))["under_way"]
         assert (row["model"], row["status"], row["tokens"]) == ("tiny", 0, None)
-    said = await get(alone, "/api/v1/requests")
-    assert (said["under_way"], len(said["ended"]), said["count"]) == ([], 1, 1)
+    payload = await get(alone, "/api/v1/requests")
+    assert (payload["under_way"], len(payload["ended"]), payload["count"]) == ([], 1, 1)
 
 
 async def test_an_operator_cancels_a_request_as_if_its_caller_had_left(closed, worker):
@@ -156,28 +158,28 @@ async def test_an_operator_cancels_a_request_as_if_its_caller_had_left(closed, w
     recent = closed.context.metrics.recent
     for stream in (False, True):
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(cut_off(closed, ann, stream=stream))
+            call = group.create_task(cut_off(closed, ann, stream=stream))
             await until(lambda: recent.under_way)
-            [id_] = [one.id for one in recent.under_way]
+            [id_] = [row.id for row in recent.under_way]
             path = f"/api/v1/requests/{id_}/cancel"
             for other in (ann, viewer):
                 async with closed.http.post(path, headers=other) as response:
                     assert response.status == 403
             async with closed.http.post(path, headers=operator) as response:
                 assert (await response.json())["cut"] == 1
-            assert await asked
+            assert await call
         await until(lambda: not recent.under_way)
         assert recent.ended[-1].status == 499
         async with closed.http.post(path, headers=operator) as response:
             assert response.status == 404
     entries = await closed.context.audit.entries()
-    assert [one.action for one in entries][-2:] == ["cancel request"] * 2
+    assert [row.action for row in entries][-2:] == ["cancel request"] * 2
     await until(lambda: closed.context.router.in_flight.total() == 0)
 
 
-async def cut_off(running, headers, **said):
+async def cut_off(running, headers, **fields):
     try:
-        await ask(running, headers, **said)
+        await ask(running, headers, **fields)
     except aiohttp.ClientError:
         return True
     return False
@@ -191,7 +193,7 @@ async def test_a_failed_attempt_is_shown_with_its_request(alone, worker):
     [row] = (await get(alone, "/api/v1/requests"))["ended"]
     assert row["id"] == id_
     assert row["failed"]
-    assert {one["error"] for one in row["failed"]} == {"WorkerFailed"}
+    assert {attempt["error"] for attempt in row["failed"]} == {"WorkerFailed"}
     assert row["failed"][0]["node"] == alone.context.peer
     assert row["failed"][0]["circuit"] in ("closed", "open")
 
@@ -210,9 +212,9 @@ async def test_the_last_hour_is_shown_by_model_and_node(served, worker):
 
 async def test_queued_and_refused_requests_are_shown_by_model_and_node(worker):
     worker.fail(delay_first=0.5)
-    async with node(World(MemoryNet()), settings_of(queue=1)) as one:
-        await one.register(worker, capacity=1)
-        context = one.context
+    async with node(World(MemoryNet()), settings_of(queue=1)) as running:
+        await running.register(worker, capacity=1)
+        context = running.context
         samples = QueueSamples(
             context.usage_log.history,
             context.metrics.recent,
@@ -222,12 +224,12 @@ async def test_queued_and_refused_requests_are_shown_by_model_and_node(worker):
             now=time.monotonic,
         )
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(one)) for _ in range(3)]
-            await until(lambda: any(task.done() for task in asked))
+            calls = [group.create_task(ask(running)) for _ in range(3)]
+            await until(lambda: any(task.done() for task in calls))
             samples.sample()
-        assert sorted(task.result()[0] for task in asked) == [200, 200, 429]
-        said = await get(one, "/api/v1/history?model=tiny")
-        [row] = [row for row in said["history"] if row["node"] == context.peer]
+        assert sorted(task.result()[0] for task in calls) == [200, 200, 429]
+        payload = await get(running, "/api/v1/history?model=tiny")
+        [row] = [row for row in payload["history"] if row["node"] == context.peer]
         assert (row["refused"], row["queued"]) == (1, 1)
         assert sum(bucket["refused"] for bucket in row["buckets"]) == 1
 
@@ -236,21 +238,21 @@ async def test_a_reader_gets_an_event_of_nodes_and_requests_each_second(served):
     async with served.http.get("/api/v1/events") as response:
         assert response.headers["content-type"] == "text/event-stream"
         first = await next_event(response)
-        assert [one["node"] for one in first["nodes"]] == [served.context.peer]
+        assert [row["node"] for row in first["nodes"]] == [served.context.peer]
         assert first["ended"] == []
         assert (first["bootstrap"]["addresses"], first["handshakes_failed"]) == ([], 0)
         _, id_ = await ask(served)
         second = await next_event(response)
-        assert [one["id"] for one in second["ended"]] == [id_]
+        assert [row["id"] for row in second["ended"]] == [id_]
         assert second["count"] == 1
 
 
 def test_all_readers_share_the_event_of_a_second(alone):
     feed = live.Feed(alone.context)
-    one = feed.event(100.2, keys=True)
-    assert feed.event(100.9, keys=True) is one
-    assert feed.event(101.0, keys=True) is not one
-    assert b'"nodes"' in one
+    event = feed.event(100.2, keys=True)
+    assert feed.event(100.9, keys=True) is event
+    assert feed.event(101.0, keys=True) is not event
+    assert b'"nodes"' in event
 
 
 def test_unchanged_nodes_are_repeated_periodically(alone):
@@ -311,7 +313,7 @@ def test_events_of_two_hundred_nodes_take_a_few_percent_of_a_core_at_most(alone)
     began = time.process_time()
     for tick in range(1, 51):
         feed.event(float(tick), keys=True)
-    spent = (time.process_time() - began) / 50
-    print(f"{spent * 1000:.2f} ms of each second")  # noqa: T201
+    cpu_seconds = (time.process_time() - began) / 50
+    print(f"{cpu_seconds * 1000:.2f} ms of each second")  # noqa: T201
     # The goal is 1 %; on a slow machine it may be several times that.
-    assert spent < 0.03
+    assert cpu_seconds < 0.03

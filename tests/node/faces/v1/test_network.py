@@ -58,8 +58,8 @@ async def test_nodes_are_listed_with_how_they_are_reached(mesh):
     assert one.keys() >= {"last_heard", "round_trip", "agent", "since"}
     assert one["why"] == REASONS[Evidence(one["evidence"])]
     assert one["origin"] == "bootstrap"
-    own = nodes[mesh.two.context.peer]
-    assert (own["connection"], own["origin"]) == ("self", "")
+    own_row = nodes[mesh.two.context.peer]
+    assert (own_row["connection"], own_row["origin"]) == ("self", "")
 
 
 class TestDraining:
@@ -90,9 +90,9 @@ async def test_a_stopped_node_is_shown_as_left_by_its_own_announcement():
             await until(lambda: gone in one.context.registry.catalog.held)
             await other.context.registry.set_standing(Standing.LEFT)
             await until(lambda: one.context.registry.presence(gone) is Presence.LEFT)
-        pulse = one.context.registry.health_of
+        health_of = one.context.registry.health_of
         # Long after: the node no longer tries to reach it.
-        await until(lambda: pulse(gone).contact is Status.LOST)
+        await until(lambda: health_of(gone).contact is Status.LOST)
         rows = (await told(one.http.get("/api/v1/nodes")))[1]["nodes"]
         (row,) = (row for row in rows if row["node"] == gone)
         assert (row["state"], row["evidence"]) == ("left", "word")

@@ -26,9 +26,9 @@ ASKED = {
 
 async def compared(mesh):
     path = f"{RECEIPTS}/{mesh.one.identity.peer}/comparison"
-    status, found = await told(mesh.two.http.get(path, headers=OPERATOR))
-    assert status == 200, found
-    return found
+    status, payload = await told(mesh.two.http.get(path, headers=OPERATOR))
+    assert status == 200, payload
+    return payload
 
 
 async def ask(mesh):
@@ -45,8 +45,8 @@ async def ask(mesh):
 async def test_both_nodes_agree_to_the_token_on_every_answer(mesh, worker):
     await mesh.offers("asked", worker)
     count = await ask(mesh)
-    found = await compared(mesh)
-    assert (found["answers"], found["counts"], found["faults"]) == (
+    comparison = await compared(mesh)
+    assert (comparison["answers"], comparison["counts"], comparison["faults"]) == (
         count,
         {"differ": 0, "only_here": 0, "only_there": 0},
         [],
@@ -54,22 +54,26 @@ async def test_both_nodes_agree_to_the_token_on_every_answer(mesh, worker):
     _, sums = await told(mesh.two.http.get(RECEIPTS, headers=OPERATOR))
     [row] = sums["receipts"]
     assert (row["peer"], row["side"], row["answers"]) == (mesh.one.identity.peer, "asked", count)
-    assert row["tokens"] == found["tokens"] > 0
+    assert row["tokens"] == comparison["tokens"] > 0
     # Nothing of the content is in them.
     pages = [*await mesh.one.context.receipt_log.pages(mesh.two.identity.peer)]
     assert "canary" not in repr(pages)
 
 
 async def test_failed_and_local_answers_have_no_receipt(mesh, worker):
-    asked = await mesh.offers("asked", worker)
+    asked_node = await mesh.offers("asked", worker)
     worker.fail(status=400)
-    async with asked.http.post("/v1/chat/completions", json=CHAT) as response:
+    async with asked_node.http.post("/v1/chat/completions", json=CHAT) as response:
         assert response.status == 400
     worker.fail()
     async with mesh.one.http.post("/v1/chat/completions", json=CHAT) as response:
         assert response.status == 200
-    found = await compared(mesh)
-    assert (found["answers"], found["counts"]["only_here"], found["counts"]["only_there"]) == (
+    comparison = await compared(mesh)
+    assert (
+        comparison["answers"],
+        comparison["counts"]["only_here"],
+        comparison["counts"]["only_there"],
+    ) == (
         0,
         0,
         0,
@@ -83,8 +87,8 @@ async def test_a_difference_in_tokens_is_reported_with_its_request(mesh, worker)
     mesh.two.context.receipts.add(
         Side.ASKED, mesh.one.identity.peer, "padded", "tiny", Usage(1, 9), 0.1
     )
-    found = await compared(mesh)
-    assert found["differ"] == [{"request": "padded", "here": [1, 9], "there": [1, 900]}]
+    comparison = await compared(mesh)
+    assert comparison["differ"] == [{"request": "padded", "here": [1, 9], "there": [1, 900]}]
 
 
 async def test_a_peer_reads_only_its_own_chain(mesh, worker):

@@ -26,13 +26,13 @@ def asked(messages: list[dict[str, str]]) -> Request:
 async def test_a_node_reports_the_prefix_its_worker_has_read_and_its_load(mesh, worker):
     await mesh.one.register(worker, capacity=4)
     questions = ReplicaQuestions(mesh.two.context.links, time.monotonic)
-    there = Candidate(mesh.one.context.peer, Service("p", "tiny"))
-    before = await questions.ask(asked(LATER), there)
+    candidate = Candidate(mesh.one.context.peer, Service("p", "tiny"))
+    before = await questions.ask(asked(LATER), candidate)
     assert (before.read, before.load.slots) == (None, 4)
     body = {"model": "tiny", "messages": SAID}
     async with mesh.one.http.post("/v1/chat/completions", json=body) as response:
         assert response.status == 200
-    after = await questions.ask(asked(LATER), there)
+    after = await questions.ask(asked(LATER), candidate)
     assert after.read.size == asked(SAID).prefixes.size
     assert after.time.answers == 1
 
@@ -41,13 +41,13 @@ async def test_a_node_that_gives_no_report_is_not_asked_again_for_a_while(mesh, 
     await mesh.one.register(worker)
     now = 0.0
     questions = ReplicaQuestions(mesh.two.context.links, lambda: now)
-    there = Candidate(mesh.one.context.peer, Service("p", "tiny"))
+    candidate = Candidate(mesh.one.context.peer, Service("p", "tiny"))
     for service in (Service("p", "other"), Service("q", "tiny"), Service("p", "tiny", "cid")):
-        assert await questions.ask(asked(LATER), replace(there, service=service)) is None
-    assert await questions.ask(asked(LATER), there) is None
+        assert await questions.ask(asked(LATER), replace(candidate, service=service)) is None
+    assert await questions.ask(asked(LATER), candidate) is None
     now += PAUSE
     nothing = replace(asked(LATER), prefixes=Prefixes(()))
-    assert (await questions.ask(nothing, there)).read is None
+    assert (await questions.ask(nothing, candidate)).read is None
 
 
 async def test_callers_cannot_query_replicas(mesh):

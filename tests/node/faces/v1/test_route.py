@@ -52,8 +52,8 @@ class TestARoute:
         await mesh.knows(mesh.two, "p/tiny")
         _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny&project=q"))
         assert [entry["project"] for entry in body["candidates"]] == ["q"]
-        (left,) = body["excluded"]
-        assert (left["project"], left["reason"]) == ("p", "the caller requested another")
+        (excluded,) = body["excluded"]
+        assert (excluded["project"], excluded["reason"]) == ("p", "the caller requested another")
 
     @pytest.mark.parametrize(
         ("query", "status", "code"),
@@ -78,10 +78,10 @@ class TestARequest:
 
     @pytest.fixture
     async def three(self, worker):
-        async with node(World(MemoryNet()), settings_of()) as one:
+        async with node(World(MemoryNet()), settings_of()) as running:
             for cid in ("a", "b", "c"):
-                await one.register(worker, cid=cid)
-            yield one
+                await running.register(worker, cid=cid)
+            yield running
 
     async def test_is_explained_as_it_would_be_routed_and_reaches_no_worker(self, three, worker):
         async def candidates():
@@ -98,8 +98,8 @@ class TestARequest:
 
     async def test_may_be_pinned_belong_to_a_session_and_be_of_another_kind(self, three):
         headers = {"x-modelvine-cid": "b", "x-modelvine-session": "s"}
-        asked = three.http.post("/api/v1/route?kind=embeddings", json=CHAT, headers=headers)
-        _, body = await told(asked)
+        call = three.http.post("/api/v1/route?kind=embeddings", json=CHAT, headers=headers)
+        _, body = await told(call)
         assert [c["cid"] for c in body["candidates"]] == ["b"]
         assert [x["cid"] for x in body["excluded"]] == ["a", "c"]
 
@@ -109,12 +109,12 @@ class TestARequest:
     )
     async def test_that_v1_would_refuse_is_refused_alike(self, alone, body, status):
         sent = {"data": body, "headers": {"content-type": "application/json"}}
-        _, said = await told(alone.http.post("/v1/chat/completions", **sent))
+        _, payload = await told(alone.http.post("/v1/chat/completions", **sent))
         answered, explained = await told(alone.http.post("/api/v1/route", **sent))
         assert answered == status
         assert (explained["error"]["code"], explained["error"]["message"]) == (
-            said["error"]["code"],
-            said["error"]["message"],
+            payload["error"]["code"],
+            payload["error"]["message"],
         )
 
     async def test_with_several_models_is_explained_by_the_first_that_is_served(self, three):
@@ -135,27 +135,29 @@ class TestARequest:
 
 class TestASession:
     async def test_has_a_home_which_the_explanation_names(self, worker):
-        async with node(World(MemoryNet()), settings_of(policy="session")) as one:
+        async with node(World(MemoryNet()), settings_of(policy="session")) as running:
             for cid in ("a", "b", "c"):
-                await one.register(worker, cid=cid)
+                await running.register(worker, cid=cid)
             of = {"x-modelvine-session": "s"}
-            _, body = await told(one.http.get("/api/v1/route?model=tiny", headers=of))
+            _, body = await told(running.http.get("/api/v1/route?model=tiny", headers=of))
         assert "the session's machine" in body["candidates"][0]["why"]
         assert [c["figures"] for c in body["candidates"]] == [{"place": n} for n in range(3)]
 
     async def test_is_named_by_header_or_by_openais_prompt_cache_key(self, worker):
-        async with node(World(MemoryNet()), settings_of(policy="session")) as one:
+        async with node(World(MemoryNet()), settings_of(policy="session")) as running:
             for cid in ("a", "b", "c", "d"):
-                await one.register(worker, cid=cid)
+                await running.register(worker, cid=cid)
 
             async def home(body, **headers):
-                _, found = await told(one.http.post("/api/v1/route", json=body, headers=headers))
-                return found["candidates"][0]["cid"], found["candidates"][0]["why"]
+                _, payload = await told(
+                    running.http.post("/api/v1/route", json=body, headers=headers)
+                )
+                return payload["candidates"][0]["cid"], payload["candidates"][0]["why"]
 
             for name in ("s", "t", "u"):
-                cid, why = await home(CHAT | {"prompt_cache_key": name})
-                assert "the session's machine" in why
-                assert await home(CHAT, **{"x-modelvine-session": name}) == (cid, why)
+                cid, reason = await home(CHAT | {"prompt_cache_key": name})
+                assert "the session's machine" in reason
+                assert await home(CHAT, **{"x-modelvine-session": name}) == (cid, reason)
             for none in ({"prompt_cache_key": 7}, {"prompt_cache_key": ""}, {}):
                 assert "p2c" in (await home(CHAT | none))[1]
 

@@ -13,12 +13,12 @@ from tests.node.faces.test_quotas import ASKED, CHAT, tell
 USAGE = "/api/v1/usage"
 
 
-async def key_for(running, name, **said):
-    return bearer((await running.context.keys.create({name: Allowance(**said)}))[name])
+async def key_for(running, name, **limits):
+    return bearer((await running.context.keys.create({name: Allowance(**limits)}))[name])
 
 
-async def ask(running, headers, **said):
-    async with running.http.post(CHAT, json={**ASKED, **said}, headers=headers) as response:
+async def ask(running, headers, **fields):
+    async with running.http.post(CHAT, json={**ASKED, **fields}, headers=headers) as response:
         await response.read()
         return response.status
 

@@ -130,8 +130,8 @@ async def working(tmp_path, node, *models, clock=None, content=None):
     store, clock = BatchStore(SqliteDatabase(tmp_path / "b.db")), clock or Clock()
     files = Files(tmp_path, store.files)
     engine = BatchEngine(files, store, node=node.url, concurrency=3, wall=clock)
-    said = {"input_file_id": "f", "endpoint": CHAT, "output_file_id": None, "error_file_id": None}
-    store.add_batch("batch_1", 1_000, 5_000, said)
+    fields = {"input_file_id": "f", "endpoint": CHAT, "output_file_id": None, "error_file_id": None}
+    store.add_batch("batch_1", 1_000, 5_000, fields)
     try:
         async with asyncio.TaskGroup() as group:
             work = group.create_task(engine.run())
@@ -226,9 +226,9 @@ async def test_as_many_lines_with_a_long_common_beginning_are_in_flight_as_there
         await over(engine, "completed")
     assert len(node.asked) == 12
     # The last line of a beginning has no session, unless the line before it is still in flight.
-    named = [session for session in node.sessions if session]
-    assert len(named) in ((8, 9) if at_one_time == 2 else (0,))
-    assert len({*named}) == (4 if at_one_time == 2 else 0)
+    sessions = [session for session in node.sessions if session]
+    assert len(sessions) in ((8, 9) if at_one_time == 2 else (0,))
+    assert len({*sessions}) == (4 if at_one_time == 2 else 0)
 
 
 async def test_the_open_lines_of_a_cancelled_batch_end_in_an_error(tmp_path, node):

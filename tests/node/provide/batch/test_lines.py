@@ -18,8 +18,8 @@ CHAT = "/v1/chat/completions"
 
 def raw(**changed):
     body = {"model": "m", "messages": [{"role": "system", "content": "s"}]}
-    said = {"custom_id": "a", "method": "POST", "url": CHAT, "body": body, **changed}
-    return orjson.dumps({name: value for name, value in said.items() if value is not None})
+    fields = {"custom_id": "a", "method": "POST", "url": CHAT, "body": body, **changed}
+    return orjson.dumps({name: value for name, value in fields.items() if value is not None})
 
 
 def test_a_request_is_read():

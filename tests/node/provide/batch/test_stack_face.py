@@ -62,9 +62,9 @@ async def test_the_refusal_of_an_invalid_job_names_the_parameter(http, engine, p
 async def test_a_line_that_is_nested_deeply_stays_for_its_error(http, engine, tmp_path, path):
     deep = '[{"text":"a","attachments":' + "[" * 300 + "]" * 300 + "}]\n"
     (tmp_path / "inbox" / "a").write_text(deep + '[{"text":"b"}]\n')
-    place = "a" if path == "synthetic_data_gen" else {"value": "a", "type": "filepath"}
-    asked = {"model": "m", "prompt_file_path": place}
-    async with http.post(f"/{path}/jobs/submit", json=asked) as response:
+    prompt_file = "a" if path == "synthetic_data_gen" else {"value": "a", "type": "filepath"}
+    fields = {"model": "m", "prompt_file_path": prompt_file}
+    async with http.post(f"/{path}/jobs/submit", json=fields) as response:
         assert response.status == 200
     (file,) = engine.files.folder.iterdir()
     assert [line[:2] for line in file.read_bytes().splitlines()] == [b"[{", b'{"']
@@ -73,7 +73,7 @@ async def test_a_line_that_is_nested_deeply_stays_for_its_error(http, engine, tm
 async def test_a_file_that_is_too_large_is_refused(http, engine, tmp_path, monkeypatch):
     monkeypatch.setattr(stack_face, "MAX_FILE_BYTES", 3)
     (tmp_path / "inbox" / "a").write_bytes(b"[[]]")
-    asked = {"model": "m", "prompt_file_path": {"value": "a", "type": "filepath"}}
-    async with http.post("/batch_inference/jobs/submit", json=asked) as response:
+    fields = {"model": "m", "prompt_file_path": {"value": "a", "type": "filepath"}}
+    async with http.post("/batch_inference/jobs/submit", json=fields) as response:
         assert response.status == 413
     assert not list(engine.files.folder.iterdir())

@@ -145,10 +145,10 @@ def test_a_finished_batch_keeps_its_counts_but_not_its_lines(store, tmp_path):
     path = tmp_path / "file-b-output"
     path.write_bytes(b"x\n")
     store.finish("b", "completed", 7, {"output_file_id": path})
-    found = store.batch("b")
-    assert (found["status"], found["completed_at"]) == ("completed", 7)
-    assert found["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
-    assert found["output_file_id"] == "file-b-output"
+    batch = store.batch("b")
+    assert (batch["status"], batch["completed_at"]) == ("completed", 7)
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    assert batch["output_file_id"] == "file-b-output"
     assert store.files.find("file-b-output")["purpose"] == "batch_output"
     assert store.files.find("file-b-output")["bytes"] == 2
     assert store.unfinished(8) == []
@@ -212,7 +212,7 @@ def test_a_provider_that_has_lost_its_lease_by_being_slow_changes_nothing_any_mo
         store.stand("b", "finalizing", late, was="in_progress")
     with pytest.raises(Superseded):
         store.finish("b", "completed", late, {})
-    (again,) = [one for one in other.lease(late, 2) if one.number == line.number]
+    (again,) = [lease for lease in other.lease(late, 2) if lease.number == line.number]
     store.put_off(line, late + 1e6, counts=True)
     assert other.commit(again, b"x\n", ok=True)
     assert not store.commit(line, b"y\n", ok=True)

@@ -37,15 +37,17 @@ def asked(**more):
     }
 
 
-def rows(heard):
-    return [orjson.loads(row) for row in heard.body.splitlines()]
+def rows(answer):
+    return [orjson.loads(row) for row in answer.body.splitlines()]
 
 
 async def test_each_generation_is_a_point_with_its_score():
-    heard = await points_of(Counts(), asked(), "a")
-    assert [(row["custom_id"], row["index"]) for row in rows(heard)] == [("a", n) for n in range(4)]
-    assert [row["score"] for row in rows(heard)] == [1, 1, 2 / 3, 0.5]
-    assert rows(heard)[1]["response"] == {"role": "assistant", "text": "xx"}
+    answer = await points_of(Counts(), asked(), "a")
+    assert [(row["custom_id"], row["index"]) for row in rows(answer)] == [
+        ("a", n) for n in range(4)
+    ]
+    assert [row["score"] for row in rows(answer)] == [1, 1, 2 / 3, 0.5]
+    assert rows(answer)[1]["response"] == {"role": "assistant", "text": "xx"}
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,8 @@ async def test_each_generation_is_a_point_with_its_score():
     ],
 )
 async def test_a_filter_keeps_the_best(by, indices):
-    heard = await points_of(Counts(), asked(filtering_function=by), "a")
-    assert [row["index"] for row in rows(heard)] == indices
+    answer = await points_of(Counts(), asked(filtering_function=by), "a")
+    assert [row["index"] for row in rows(answer)] == indices
 
 
 async def test_a_failure_of_the_node_or_of_the_request_is_the_answer():

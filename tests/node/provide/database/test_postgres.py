@@ -54,12 +54,12 @@ def test_a_call_to_a_frozen_server_times_out(mortal, database, monkeypatch):
 
 
 def test_an_error_names_no_password(mortal):
-    with pytest.raises(DatabaseError, match="password authentication failed") as told:
+    with pytest.raises(DatabaseError, match="password authentication failed") as failed:
         PostgresDatabase(mortal.url.replace(PASSWORD, "another-word"), "x")
-    assert "another-word" not in str(told.value)
-    with pytest.raises(DatabaseError) as told:
+    assert "another-word" not in str(failed.value)
+    with pytest.raises(DatabaseError) as failed:
         PostgresDatabase("postgresql://us:another-word@[", "x")
-    assert "another-word" not in str(told.value)
+    assert "another-word" not in str(failed.value)
 
 
 @pytest.mark.parametrize("made", [(BatchStore, PostgresDatabase), (VectorStore, PgVectors)])

@@ -28,8 +28,8 @@ async def test_a_key_that_two_providers_set_at_the_same_time_has_one_value(files
         served(application(face.routes(), KEY)) as url,
         aiohttp.ClientSession(url, headers=headers) as http,
     ):
-        asked = {"keys": [[1, 2]], "values": ["mine"]}
-        async with http.post("/stores/set", json=asked) as response:
+        fields = {"keys": [[1, 2]], "values": ["mine"]}
+        async with http.post("/stores/set", json=fields) as response:
             assert response.status == 200
         async with http.post("/stores/get", json={"keys": [[1, 2]]}) as response:
             assert (await response.json())["values"] == ["theirs"]

@@ -27,8 +27,8 @@ class Embeds:
         self.says = {}
 
     async def embeddings(self, http):
-        said = await http.json()
-        (text,), model = said["input"], said["model"]
+        fields = await http.json()
+        (text,), model = fields["input"], fields["model"]
         self.asked.append((model, text))
         status = self.says.get(model) or self.says.get(text, 200)
         return web.json_response({"data": [{"embedding": [1, 0]}]}, status=status)
@@ -74,8 +74,8 @@ async def all_are(engine, state, **files):
     """Wait until so many files of each store have a state."""
 
     async def reached():
-        found = [await engine.files.run_in_thread(partial(engine.store.find, id_)) for id_ in files]
-        return [one["file_counts"][state] for one in found] == [*files.values()]
+        rows = [await engine.files.run_in_thread(partial(engine.store.find, id_)) for id_ in files]
+        return [row["file_counts"][state] for row in rows] == [*files.values()]
 
     await until(reached, within=10, otherwise=f"{files} are not {state}")
 
@@ -114,10 +114,10 @@ def test_a_short_text_is_one_chunk_and_a_blank_text_has_none():
 
 def test_chunks_overlap_and_lose_no_word():
     words = [f"word{n}" for n in range(2_000)]
-    found = list(chunks(" ".join(words), 100, 50))
-    assert all(len(one) <= 100 * CHARACTERS for one in found)
-    assert {word for one in found for word in one.split()} >= set(words)
-    assert len(found) > len(" ".join(words)) / (100 * CHARACTERS)
+    parts = list(chunks(" ".join(words), 100, 50))
+    assert all(len(chunk) <= 100 * CHARACTERS for chunk in parts)
+    assert {word for chunk in parts for word in chunk.split()} >= set(words)
+    assert len(parts) > len(" ".join(words)) / (100 * CHARACTERS)
 
 
 def test_a_text_without_spaces_is_cut_anywhere():

@@ -28,11 +28,11 @@ def test_a_search_finds_texts_of_its_own_store_alone_the_nearest_first(store):
     put(store, "one", "f", (1, 0), (0, 1))
     put(store, "one", "g", (1, 1))
     put(store, "two", "f", (1, 0))
-    found = store.search("one", (2, 0), 5)
-    assert [one.text for one in found] == ["one f 0", "one g 0", "one f 1"]
-    assert found[0].score == pytest.approx(1)
-    assert found[2].score == pytest.approx(0)
-    assert (found[0].name, found[0].attributes) == ("f.txt", {"of": "one"})
+    hits = store.search("one", (2, 0), 5)
+    assert [hit.text for hit in hits] == ["one f 0", "one g 0", "one f 1"]
+    assert hits[0].score == pytest.approx(1)
+    assert hits[2].score == pytest.approx(0)
+    assert (hits[0].name, hits[0].attributes) == ("f.txt", {"of": "one"})
     assert store.find("one")["last_active_at"] == 5
 
 
@@ -53,7 +53,7 @@ def test_a_store_that_is_removed_leaves_nothing(store):
     assert store.find("one") is None
     with pytest.raises(NoStore):
         store.search("one", (1, 0), 5)
-    assert [one.text for one in store.search("two", (1, 0), 5)] == ["two f 0"]
+    assert [hit.text for hit in store.search("two", (1, 0), 5)] == ["two f 0"]
     assert store._database.rows("SELECT count(*) FROM text") == [(1,)]
     assert store._database.rows("SELECT count(*) FROM member WHERE store = 1") == [(0,)]
 
@@ -153,7 +153,7 @@ def test_numbers_that_are_too_large_are_refused_and_a_zero_vector_scores_0(store
     with pytest.raises(WrongVector, match="too large"):
         put(store, "one", "f", (1e300, 0))
     put(store, "one", "f", (0, 0))
-    assert [one.score for one in store.search("one", (1, 0), 5)] == [0]
+    assert [hit.score for hit in store.search("one", (1, 0), 5)] == [0]
 
 
 def test_a_store_without_texts_finds_nothing(store):

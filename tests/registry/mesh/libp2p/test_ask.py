@@ -86,13 +86,13 @@ async def test_questions_at_one_time_take_streams_of_their_own_and_few_are_kept(
     first = await world.seat("first", answer=wait)
     second = await world.seat("second", first)
     async with asyncio.TaskGroup() as tasks:
-        asked = [
+        pending = [
             tasks.create_task(second.mesh.ask(first.mesh.peer, bytes([n]), timeout=5))
             for n in range(6)
         ]
         await until(lambda: len(streams(first)) == 6)
         free.set()
-    assert [task.result() for task in asked] == [bytes([n]) for n in range(6)]
+    assert [task.result() for task in pending] == [bytes([n]) for n in range(6)]
     await until(lambda: len(streams(first)) == KEPT_PER_PEER)
     assert len(streams(second)) == KEPT_PER_PEER
 

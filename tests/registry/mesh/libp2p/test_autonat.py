@@ -49,11 +49,11 @@ async def verdict(asker: Seat, other: Seat, *claims: str) -> int:
 
     async def ask() -> int:
         stream = await host.new_stream(ID.from_string(other.mesh.peer), [DIALBACK])
-        own = Message.PeerInfo(
+        peer_info = Message.PeerInfo(
             id=host.get_id().to_bytes(), addrs=[Multiaddr(claim).to_bytes() for claim in claims]
         )
-        asked = Message(type=Message.DIAL, dial=Message.Dial(peer=own))
-        await write_delimited_msg(stream, asked)
+        request = Message(type=Message.DIAL, dial=Message.Dial(peer=peer_info))
+        await write_delimited_msg(stream, request)
         reply = await read_delimited_msg(stream, Message)
         return int(reply.dialResponse.status)
 
@@ -104,8 +104,8 @@ async def test_a_peer_that_asks_all_the_time_is_refused(world: LibP2PWorld) -> N
     other = await world.seat("other")
     asker = await world.seat("asker", other)
     claim = f"/ip4/127.0.0.1/tcp/{port_of(asker)}"
-    found = [await verdict(asker, other, claim) for _ in range(4)]
-    assert found == [Message.OK, Message.OK, Message.E_DIAL_REFUSED, Message.E_DIAL_REFUSED]
+    verdicts = [await verdict(asker, other, claim) for _ in range(4)]
+    assert verdicts == [Message.OK, Message.OK, Message.E_DIAL_REFUSED, Message.E_DIAL_REFUSED]
 
 
 async def test_in_a_private_swarm_the_swarm_key_suffices_to_be_dialled_back(

@@ -21,7 +21,7 @@ def test_one_address_holds_a_bounded_number_of_connections_and_others_are_let_in
 def test_all_addresses_together_hold_a_bounded_number_of_connections() -> None:
     callers = Callers(limit=5, per_address=3)
     refused = [callers.enter(f"address {n}", 0.0) for n in range(6)]
-    assert [bool(why) for why in refused] == [False] * 5 + [True]
+    assert [bool(reason) for reason in refused] == [False] * 5 + [True]
 
 
 def test_an_address_that_comes_and_goes_too_often_has_to_wait() -> None:

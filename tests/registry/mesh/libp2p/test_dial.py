@@ -49,8 +49,8 @@ async def reason() -> AsyncIterator[Callable[..., Awaitable[str]]]:
     begun: list[LibP2PMesh] = []
 
     async def why(address: str, *, key: str | None = None, patience: float = 1) -> str:
-        given = settings(bootstrap=(address,), dial_timeout=patience)
-        mesh = LibP2PMesh(identity(f"dialler {len(begun)}"), given, swarm_key=key)
+        mesh_settings = settings(bootstrap=(address,), dial_timeout=patience)
+        mesh = LibP2PMesh(identity(f"dialler {len(begun)}"), mesh_settings, swarm_key=key)
         begun.append(mesh)
         await mesh.start(echo, return_everything)
         await until(lambda: bool(mesh.bootstrap_failures()), within=9)
@@ -99,13 +99,13 @@ def silent_host(host: str, port: int) -> Iterator[int]:
     """Listen at a port that answers no further connection; yield the port."""
     with socket.create_server((host, port), backlog=0) as full:
         crowd = [socket.socket() for _ in range(3)]
-        for one in crowd:
-            one.setblocking(False)
+        for client in crowd:
+            client.setblocking(False)
             with suppress(BlockingIOError):
-                one.connect(full.getsockname())
+                client.connect(full.getsockname())
         yield int(full.getsockname()[1])
-        for one in crowd:
-            one.close()
+        for client in crowd:
+            client.close()
 
 
 class TwoHosts(trio.abc.HostnameResolver):
@@ -120,7 +120,7 @@ class TwoHosts(trio.abc.HostnameResolver):
         proto: int = 0,
         flags: int = 0,
     ) -> Any:
-        return [(socket.AF_INET, 1, 6, "", (at, 0)) for at in ("127.0.0.2", "127.0.0.1")]
+        return [(socket.AF_INET, 1, 6, "", (ip, 0)) for ip in ("127.0.0.2", "127.0.0.1")]
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
         raise NotImplementedError
@@ -160,10 +160,10 @@ async def test_another_node_at_the_address_is_reported(
     reason: Callable[..., Awaitable[str]],
 ) -> None:
     other = await listening()
-    place = other.addresses()[0].rpartition("/p2p/")[0]
+    address = other.addresses()[0].rpartition("/p2p/")[0]
     try:
-        told = await reason(f"{place}/p2p/{STRANGER}")
-        assert told == f"wrong peer id: another node answers there, {other.peer}"
+        reported = await reason(f"{address}/p2p/{STRANGER}")
+        assert reported == f"wrong peer id: another node answers there, {other.peer}"
     finally:
         await other.stop()
 
@@ -204,8 +204,8 @@ async def test_a_listener_that_says_nothing_is_reported_after_the_whole_patience
 ) -> None:
     patience, began = SILENT + 0.5, time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        told = await reason(at(silent.getsockname()[1]), patience=patience)
-    assert told.startswith(NO_NODE)
+        reported = await reason(at(silent.getsockname()[1]), patience=patience)
+    assert reported.startswith(NO_NODE)
     assert time.monotonic() - began >= patience
 
 
@@ -264,8 +264,8 @@ async def test_a_rendezvous_point_that_does_not_answer_is_logged(
     mesh = LibP2PMesh(identity("visitor"), settings(rendezvous=(at(1), at(2))))
     await mesh.start(echo, return_everything)
     try:
-        told = [f"{at(port)!r} cannot be dialled: connection refused" for port in (1, 2)]
-        await until(lambda: all(why in caplog.text for why in told), within=9)
+        messages = [f"{at(port)!r} cannot be dialled: connection refused" for port in (1, 2)]
+        await until(lambda: all(message in caplog.text for message in messages), within=9)
     finally:
         await mesh.stop()
 
@@ -300,12 +300,12 @@ def test_bootstrap_peers_are_dialled_first() -> None:
 ENOUGH = (PeerId("x"), PeerId("y"))
 
 
-def times_dialled(made: Dialer, peer: str, *, until: float) -> list[float]:
+def times_dialled(dialer: Dialer, peer: str, *, until: float) -> list[float]:
     """Let every dial fail while there are enough other peers; return when this peer was dialled."""
     times, now = [], 0.0
     while now < until:
-        for target in made.due_targets(ENOUGH, now):
-            made.note_failure(target.peer, now)
+        for target in dialer.due_targets(ENOUGH, now):
+            dialer.note_failure(target.peer, now)
             times += [now] if target.peer == peer else []
         now += 0.25
     return times
@@ -402,12 +402,12 @@ def test_a_failed_peer_waits_longer_each_time_up_to_ten_times_the_first() -> Non
     assert 7.4 < waits[-1] < 12.6
 
 
-def pauses_of(made: Dialer, *, connected: tuple[PeerId, ...], until: float) -> dict[float, float]:
+def pauses_of(dialer: Dialer, *, connected: tuple[PeerId, ...], until: float) -> dict[float, float]:
     """Let every dial fail; return the pause after each dial, by the time of the dial."""
     times, now = [], 0.0
     while now < until:
-        for target in made.due_targets(connected, now):
-            made.note_failure(target.peer, now)
+        for target in dialer.due_targets(connected, now):
+            dialer.note_failure(target.peer, now)
             times.append(now)
         now += 0.25
     return {sooner: later - sooner for sooner, later in pairwise(times)}
@@ -434,9 +434,9 @@ def test_a_node_without_peers_is_no_slower_where_redial_is_long_and_quicker_wher
     None
 ):
     for redial, shortest, longest in ((3.0, 0.9, 1.5), (0.25, 0.2, 0.6)):
-        made = Dialer(OWN, degree=2, redial=redial, rng=random.Random(1))
-        made.set_targets([address("a")], [])
-        pauses = pauses_of(made, connected=(), until=10.0)
+        dialer = Dialer(OWN, degree=2, redial=redial, rng=random.Random(1))
+        dialer.set_targets([address("a")], [])
+        pauses = pauses_of(dialer, connected=(), until=10.0)
         assert all(shortest < pause < longest for pause in pauses.values())
 
 
@@ -462,14 +462,14 @@ def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_be
 def test_a_host_where_no_peer_was_met_is_dialled_once_a_second_however_many_are_said_to_be_there() -> (
     None
 ):
-    made = Dialer(OWN, degree=50, redial=1.0, rng=random.Random(1))
-    made.set_targets(
+    dialer = Dialer(OWN, degree=50, redial=1.0, rng=random.Random(1))
+    dialer.set_targets(
         (), [f"/ip4/192.0.2.7/tcp/{port}/p2p/made-up-{port}" for port in range(1, 200)]
     )
     dials = 0
     for tenth in range(400):
-        for target in made.due_targets((), tenth / 10):
-            made.note_failure(target.peer, tenth / 10)
+        for target in dialer.due_targets((), tenth / 10):
+            dialer.note_failure(target.peer, tenth / 10)
             dials += 1
     assert dials == 40
 
@@ -483,25 +483,25 @@ def test_at_a_host_where_a_peer_was_met_all_peers_may_be_dialled() -> None:
 
 def test_a_peer_met_at_one_host_of_its_record_does_not_count_as_met_at_the_others() -> None:
     """The liar listens at the first address itself; the others are a third party's, which is dialled once a second at most."""
-    made = Dialer(OWN, degree=4, redial=1.0, rng=random.Random(1))
+    dialer = Dialer(OWN, degree=4, redial=1.0, rng=random.Random(1))
     liar = PeerId("liar")
-    theirs = [f"/ip4/192.0.2.7/tcp/{port}/p2p/{liar}" for port in range(1, 16)]
-    made.set_targets((), [f"/ip4/198.51.100.1/tcp/1/p2p/{liar}", *theirs])
-    made.note_connected(liar, "198.51.100.1")
-    made.note_lost(liar, 0.0)
+    addresses = [f"/ip4/192.0.2.7/tcp/{port}/p2p/{liar}" for port in range(1, 16)]
+    dialer.set_targets((), [f"/ip4/198.51.100.1/tcp/1/p2p/{liar}", *addresses])
+    dialer.note_connected(liar, "198.51.100.1")
+    dialer.note_lost(liar, 0.0)
     dialled = []
     for tenth in range(400):
-        for target in made.due_targets((), tenth / 10):
+        for target in dialer.due_targets((), tenth / 10):
             dialled += map(host_of, target.addresses)
-            made.note_failure(target.peer, tenth / 10)
+            dialer.note_failure(target.peer, tenth / 10)
     assert 10 < dialled.count("192.0.2.7") <= 40
 
 
 def test_hosts_are_remembered_within_a_bound() -> None:
-    made = Dialer(OWN, degree=2 * MAX_HOSTS, redial=1.0, rng=random.Random(1))
-    made.set_targets(
+    dialer = Dialer(OWN, degree=2 * MAX_HOSTS, redial=1.0, rng=random.Random(1))
+    dialer.set_targets(
         (), [f"/dns4/host-{number}/tcp/1/p2p/p-{number}" for number in range(MAX_HOSTS + 9)]
     )
-    for target in made.due_targets((), 0.0):
-        made.note_connected(target.peer, host_of(target.addresses[0]))
-    assert (len(made._tried), len(made._met)) == (MAX_HOSTS, MAX_HOSTS)
+    for target in dialer.due_targets((), 0.0):
+        dialer.note_connected(target.peer, host_of(target.addresses[0]))
+    assert (len(dialer._tried), len(dialer._met)) == (MAX_HOSTS, MAX_HOSTS)

@@ -226,14 +226,14 @@ async def converse(victim: Seat, *messages: bytes) -> bytes:
     try:
         for message in messages:
             writer.write(message)
-        said = b""
+        received = b""
         try:
             async with asyncio.timeout(0.3):
                 while chunk := await reader.read(4096):
-                    said += chunk
+                    received += chunk
         except (TimeoutError, ConnectionResetError):
             pass
-        return said
+        return received
     finally:
         writer.close()
 
@@ -241,9 +241,9 @@ async def converse(victim: Seat, *messages: bytes) -> bytes:
 async def test_a_plaintext_dialer_is_refused(world: LibP2PWorld) -> None:
     victim = await world.seat("victim")
     for insecure in (b"/plaintext/2.0.0\n", b"/secio/1.0.0\n", b"/tls/1.0.0\n"):
-        said = await converse(victim, prefixed(b"/multistream/1.0.0\n"), prefixed(insecure))
-        assert prefixed(b"na\n") in said
-        assert insecure not in said
+        reply = await converse(victim, prefixed(b"/multistream/1.0.0\n"), prefixed(insecure))
+        assert prefixed(b"na\n") in reply
+        assert insecure not in reply
     offered = prefixed(b"/noise\n")
     assert offered in await converse(victim, prefixed(b"/multistream/1.0.0\n"), offered)
 
@@ -291,8 +291,8 @@ def test_a_swarm_key_of_another_form_is_refused_at_once(key: str) -> None:
 
 def test_our_peer_id_is_the_one_that_libp2p_makes_of_the_key() -> None:
     for name in ("first", "second", "third"):
-        ours = identity(name)
-        assert ours.peer == str(ID.from_pubkey(create_new_key_pair(ours.seed).public_key))
+        own = identity(name)
+        assert own.peer == str(ID.from_pubkey(create_new_key_pair(own.seed).public_key))
 
 
 async def test_a_killed_thread_comes_back_with_the_same_id_and_port(world: LibP2PWorld) -> None:
@@ -335,9 +335,9 @@ async def test_a_bootstrap_peer_is_dialled_again_when_it_comes_back() -> None:
 
 async def test_two_nodes_that_dial_each_other_at_once_join_once_and_stay() -> None:
     def build(name: str, other: str, port: int, other_port: int) -> LibP2PMesh:
-        there = f"/ip4/127.0.0.1/tcp/{other_port}/p2p/{identity(other).peer}"
+        address = f"/ip4/127.0.0.1/tcp/{other_port}/p2p/{identity(other).peer}"
         here = (f"/ip4/127.0.0.1/tcp/{port}",)
-        return LibP2PMesh(identity(name), settings(listen=here, bootstrap=(there,)))
+        return LibP2PMesh(identity(name), settings(listen=here, bootstrap=(address,)))
 
     async with lone("spare one", swarm_key=None) as one, lone("spare two", swarm_key=None) as two:
         ports = [int(mesh.addresses()[0].split("/")[4]) for mesh in (one, two)]
@@ -387,8 +387,8 @@ async def test_addresses_name_interfaces_or_what_is_announced() -> None:
 
 async def test_an_address_in_use_fails_the_start(world: LibP2PWorld) -> None:
     first = await world.seat("first")
-    taken = (first.mesh.addresses()[0].partition("/p2p/")[0],)
-    second = LibP2PMesh(identity("second"), settings(listen=taken))
+    in_use = (first.mesh.addresses()[0].partition("/p2p/")[0],)
+    second = LibP2PMesh(identity("second"), settings(listen=in_use))
     with pytest.raises(MeshDown):
         await second.start(echo, return_everything)
     await second.stop()

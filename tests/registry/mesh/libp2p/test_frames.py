@@ -27,12 +27,12 @@ SEALED = 2 + len(FIRST) + 16
 class Wire(ReadWriteCloser):
     """A socket that takes a byte at a time while it has room, and cancels the writer when it has taken `cut` bytes."""
 
-    def __init__(self, scope: trio.CancelScope, cut: int, room: int) -> None:
+    def __init__(self, scope: trio.CancelScope, cut: int, capacity: int) -> None:
         self.carried = bytearray()
         self.closed = False
         self._scope = scope
         self._cut = cut
-        self._room = room
+        self._room = capacity
 
     async def write(self, data: bytes) -> None:
         for byte in data:
@@ -56,10 +56,10 @@ class Wire(ReadWriteCloser):
 class Line:
     """One end of a connection under noise, and what the other end can read."""
 
-    def __init__(self, kind: type[Yamux], *, cut: int = -1, room: int = -1) -> None:
+    def __init__(self, kind: type[Yamux], *, cut: int = -1, capacity: int = -1) -> None:
         ours, self._theirs = sealing()
         self.scope = trio.CancelScope()
-        self.wire = Wire(self.scope, cut, room)
+        self.wire = Wire(self.scope, cut, capacity)
         keys = create_new_key_pair(bytes(32))
         peer = ID.from_pubkey(keys.public_key)
         secured = SecureSession(
@@ -120,7 +120,7 @@ def test_the_library_garbles_the_connection_wherever_it_is_cut(cut: int) -> None
 
 def test_a_frame_that_finds_no_room_ends_its_connection() -> None:
     async def main() -> None:
-        line = Line(GuardedYamux, room=SEALED + 7)
+        line = Line(GuardedYamux, capacity=SEALED + 7)
         await line.yamux._write_frame(FIRST)
         began = trio.current_time()
         with pytest.raises(trio.TooSlowError):
@@ -134,8 +134,8 @@ def test_a_frame_that_finds_no_room_ends_its_connection() -> None:
 
 def test_a_cancelled_wait_for_a_turn_ends_at_once_and_its_stream_is_forgotten() -> None:
     async def main() -> None:
-        line = Line(GuardedYamux, room=7)
-        places = line.yamux.stream_backlog_semaphore.value
+        line = Line(GuardedYamux, capacity=7)
+        slots = line.yamux.stream_backlog_semaphore.value
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write_in_vain, line)
             await wait_all_tasks_blocked()
@@ -143,7 +143,7 @@ def test_a_cancelled_wait_for_a_turn_ends_at_once_and_its_stream_is_forgotten() 
                 await line.yamux.open_stream()
             assert patience.cancelled_caught
             assert not line.yamux.streams
-            assert line.yamux.stream_backlog_semaphore.value == places
+            assert line.yamux.stream_backlog_semaphore.value == slots
         assert len(line.wire.carried) == 7
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

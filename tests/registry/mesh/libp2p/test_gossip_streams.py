@@ -66,8 +66,8 @@ async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer
     victim, peer = await pair(world)
     host, thread = inside(peer)
     address = Multiaddr(victim.mesh.addresses()[0].partition("/p2p/")[0])
-    there = ID.from_string(victim.mesh.peer)
-    await thread.call(lambda: host.get_network().dial_addr(address, there))
+    peer_id = ID.from_string(victim.mesh.peer)
+    await thread.call(lambda: host.get_network().dial_addr(address, peer_id))
     await until(lambda: len(wires(victim, peer)) == 2)
 
     async def shut_one() -> None:
@@ -148,7 +148,7 @@ async def test_a_message_that_waited_for_a_subscription_is_sent_once(world: LibP
 
     async def subscribe_late() -> None:
         pubsub, stream = gossip_to(victim, peer)
-        there = stream.muxed_conn.peer_id
+        peer_id = stream.muxed_conn.peer_id
         (topic,) = pubsub.topic_ids
 
         async def write_msg(stream: Any, rpc: rpc_pb2.RPC) -> bool:
@@ -158,12 +158,12 @@ async def test_a_message_that_waited_for_a_subscription_is_sent_once(world: LibP
         for _ in range(pubsub.router.mcache.window_size):
             pubsub.router.mcache.shift()
         pubsub.write_msg = write_msg
-        pubsub.handle_subscription(there, rpc_pb2.RPC.SubOpts(subscribe=False, topicid=topic))
+        pubsub.handle_subscription(peer_id, rpc_pb2.RPC.SubOpts(subscribe=False, topicid=topic))
         await pubsub.publish(topic, b"no longer recent")
         for _ in range(pubsub.router.mcache.window_size):
             pubsub.router.mcache.shift()
         await pubsub.publish(topic, b"recent")
-        pubsub.handle_subscription(there, rpc_pb2.RPC.SubOpts(subscribe=True, topicid=topic))
+        pubsub.handle_subscription(peer_id, rpc_pb2.RPC.SubOpts(subscribe=True, topicid=topic))
 
     await inside(peer)[1].call(subscribe_late)
     await until(lambda: {b"no longer recent", b"recent"} <= {*victim.frames()})

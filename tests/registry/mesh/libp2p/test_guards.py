@@ -76,11 +76,13 @@ def test_messages_for_a_peer_without_a_stream_are_the_newest_and_no_older_than_t
         "none": [],
     }
     for name, times in waiting.items():
-        gossip._pending_messages[ID(name.encode())] = [(at, rpc) for at in times]
+        gossip._pending_messages[ID(name.encode())] = [(queued_at, rpc) for queued_at in times]
     for name in (*waiting, "unknown"):
         gossip._prune_pending_messages(ID(name.encode()))
-    kept = {peer.to_bytes().decode(): held for peer, held in gossip._pending_messages.items()}
-    assert {name: [at for at, _ in held] for name, held in kept.items()} == {
+    pending = {
+        peer.to_bytes().decode(): queued for peer, queued in gossip._pending_messages.items()
+    }
+    assert {name: [queued_at for queued_at, _ in queued] for name, queued in pending.items()} == {
         "few": waiting["few"],
         "many": waiting["many"][2:],
         "old": waiting["old"][2:],

@@ -53,5 +53,5 @@ async def test_a_peer_is_dialled_back_at_the_address_from_which_it_asks(
     asker = await world.seat("asker", listen=listen)
     await asker.mesh.connect(asked.mesh.addresses()[0], timeout=5)
     await joined(asker, asked)
-    own = asker.mesh.addresses()[0].partition("/p2p/")[0]
-    assert await verdict(asker, asked, own) == Message.OK
+    address = asker.mesh.addresses()[0].partition("/p2p/")[0]
+    assert await verdict(asker, asked, address) == Message.OK

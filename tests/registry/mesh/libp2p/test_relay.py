@@ -38,15 +38,15 @@ def circuits(seat: Seat) -> list[str]:
 
 def relayed(seat: Seat, other: Seat) -> bool | None:
     """Return whether the connection to another runs through a relay; `None` when there is none."""
-    found = [c.relayed for c in seat.mesh.connections() if c.peer == other.mesh.peer]
-    return found[0] if found else None
+    paths = [c.relayed for c in seat.mesh.connections() if c.peer == other.mesh.peer]
+    return paths[0] if paths else None
 
 
 async def echoed(seat: Seat, other: Seat, size: int = 100_000) -> bool:
     """Send bytes through a pipe and have them back."""
     pipe = await seat.mesh.open_pipe(other.mesh.peer, timeout=5)
-    _, came = await asyncio.gather(_send(pipe, bytes(size)), _count(pipe))
-    return came == size
+    _, received = await asyncio.gather(_send(pipe, bytes(size)), _count(pipe))
+    return received == size
 
 
 async def _send(pipe: Pipe, sent: bytes) -> None:
@@ -55,10 +55,10 @@ async def _send(pipe: Pipe, sent: bytes) -> None:
 
 
 async def _count(pipe: Pipe) -> int:
-    came = 0
+    received = 0
     while chunk := await pipe.read():
-        came += len(chunk)
-    return came
+        received += len(chunk)
+    return received
 
 
 async def _heard(speaker: Seat, listener: Seat) -> None:
@@ -314,8 +314,8 @@ async def test_a_peer_cannot_reserve_a_place_in_the_name_of_another(world: Relay
     liar = await world.seat("liar", relay)
     message = HopMessage(type=HopMessage.RESERVE, peer=target(other))
     assert await hop(liar, relay, message) == Status.OK
-    asked = HopMessage(type=HopMessage.CONNECT, peer=target(other))
-    assert await hop(liar, relay, asked) == Status.NO_RESERVATION
+    request = HopMessage(type=HopMessage.CONNECT, peer=target(other))
+    assert await hop(liar, relay, request) == Status.NO_RESERVATION
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 1000, b"\x13/multistream/1.0.0\n" + b"\x00" * 500])
@@ -325,8 +325,8 @@ async def test_garbage_through_a_circuit_costs_that_circuit(
     relay = await world.seat("relay", relay=True)
     hidden = await world.hidden(relay)
     liar, asker = await world.seat("liar", relay), await world.seat("asker", relay)
-    asked = HopMessage(type=HopMessage.CONNECT, peer=target(hidden))
-    assert await hop(liar, relay, asked, then=garbage) == Status.OK
+    request = HopMessage(type=HopMessage.CONNECT, peer=target(hidden))
+    assert await hop(liar, relay, request, then=garbage) == Status.OK
     await asker.mesh.connect(circuits(hidden)[0], timeout=5)
     assert await echoed(asker, hidden)
     assert liar.mesh.peer not in hidden.peers()
@@ -406,8 +406,8 @@ def test_the_address_with_most_reservations_gives_an_unused_one_for_another() ->
 
 
 def test_an_unused_reservation_of_an_unknown_peer_gives_way_to_its_neighbour() -> None:
-    known = {A}
-    relay = RelayTable(LIMITS, known.__contains__)
+    known_peers = {A}
+    relay = RelayTable(LIMITS, known_peers.__contains__)
     for peer in (A, B):
         relay.reserve(peer, HOME, 0)
     assert relay.reserve(C, HOME, NEW_SECONDS - 1) is RelayRefusal.TOO_MANY

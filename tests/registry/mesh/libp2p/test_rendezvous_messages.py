@@ -119,9 +119,9 @@ def test_a_record_that_its_own_peer_has_not_signed_is_refused() -> None:
     with pytest.raises(ValueError, match="another peer"):
         verify_claim(signed(OTHERS, about_us))
     honest = sign_peer_record(OURS.private_key, [THERE])
-    for place in (40, len(honest) // 2, len(honest) - 1):
+    for index in (40, len(honest) // 2, len(honest) - 1):
         changed = bytearray(honest)
-        changed[place] ^= 1
+        changed[index] ^= 1
         with pytest.raises(ValueError, match=r"."):
             verify_claim(bytes(changed))
 

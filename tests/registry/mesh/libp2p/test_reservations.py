@@ -47,8 +47,8 @@ def test_the_addresses_that_are_announced_lead_through_the_relays_to_us() -> Non
 
 def test_of_the_addresses_that_a_relay_names_only_its_own_count_and_a_few_of_them() -> None:
     reservations = holding()
-    said = [*at(B), f"{at(B)[0]}/p2p-circuit/p2p/A", "junk", *at(A, 9)]
-    reservations.note_granted(A, said, 600, 0)
+    addresses = [*at(B), f"{at(B)[0]}/p2p-circuit/p2p/A", "junk", *at(A, 9)]
+    reservations.note_granted(A, addresses, 600, 0)
     assert len(reservations.addresses) == ADDRESSES
     assert all("/p2p/A/p2p-circuit/p2p/own" in address for address in reservations.addresses)
 

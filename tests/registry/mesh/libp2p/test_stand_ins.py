@@ -68,8 +68,8 @@ def test_the_unused_parts_are_where_libp2p_has_them() -> None:
 
 
 def test_a_peer_whose_key_is_of_another_kind_is_refused_as_one_whose_key_cannot_be_read() -> None:
-    said = told(SHOWN).splitlines()
-    assert [line.rpartition(": ")[2] for line in said] == [
+    lines = told(SHOWN).splitlines()
+    assert [line.rpartition(": ")[2] for line in lines] == [
         "RSAPublicKey.from_bytes is not a part of nodes",
         "Secp256k1PublicKey.from_bytes is not a part of nodes",
     ]
@@ -92,13 +92,13 @@ class Hosts(trio.abc.HostnameResolver):
     ) -> Any:
         if host != b"both.example":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        found: list[tuple[socket.AddressFamily, Any]] = [
+        addresses: list[tuple[socket.AddressFamily, Any]] = [
             (socket.AF_INET6, ("fe80::7%eth0", 0, 0, 2)),
             (socket.AF_INET6, ("2001:db8::7", 0, 0, 0)),
             (socket.AF_INET, ("192.0.2.7", 0)),
             (socket.AF_INET, ("192.0.2.7", 0)),
         ]
-        return [(of, type, 6, "", at) for of, at in found if family in (0, of)]
+        return [(of, type, 6, "", address) for of, address in addresses if family in (0, of)]
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
         raise NotImplementedError
@@ -107,7 +107,7 @@ class Hosts(trio.abc.HostnameResolver):
 def resolved(address: str, hosts: Hosts | None = None) -> Sequence[str]:
     async def ask() -> Sequence[str]:
         trio.socket.set_custom_hostname_resolver(hosts)
-        return [str(one) for one in await DNSResolver().resolve(Multiaddr(address))]
+        return [str(result) for result in await DNSResolver().resolve(Multiaddr(address))]
 
     return trio.run(ask)
 
@@ -124,7 +124,9 @@ def test_a_name_becomes_each_of_its_addresses_once_in_their_order(
     kind: str, found: list[str]
 ) -> None:
     rest = f"tcp/6101/p2p/{PEER}"
-    assert resolved(f"/{kind}/both.example/{rest}", Hosts()) == [f"{at}/{rest}" for at in found]
+    assert resolved(f"/{kind}/both.example/{rest}", Hosts()) == [
+        f"{address}/{rest}" for address in found
+    ]
 
 
 def test_names_of_this_machine_count() -> None:

@@ -16,58 +16,60 @@ def callers(*addresses: str) -> list[InboundPeer]:
 
 
 def leave(
-    came: list[InboundPeer],
-    known: Collection[str] = (),
+    inbound: list[InboundPeer],
+    known_peers: Collection[str] = (),
     *,
-    places: int = 100,
+    capacity: int = 100,
     per_address: int = 100,
     now: float = LATER,
 ) -> str:
-    knows = known.__contains__
-    return "".join(find_excess(came, now, capacity=places, per_address=per_address, knows=knows))
+    knows = known_peers.__contains__
+    return "".join(
+        find_excess(inbound, now, capacity=capacity, per_address=per_address, knows=knows)
+    )
 
 
 def test_no_peer_leaves_while_there_is_room() -> None:
-    assert not leave(callers("10.0.0.1", "10.0.0.1"), places=2, per_address=2)
+    assert not leave(callers("10.0.0.1", "10.0.0.1"), capacity=2, per_address=2)
 
 
 def test_peers_that_showed_no_record_leave_first_and_the_longest_idle_of_them_before_the_rest() -> (
     None
 ):
-    came = callers("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-    assert leave(came, "ac", places=3) == "b"
-    assert leave(came, "ac", places=2) == "bd"
+    inbound = callers("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+    assert leave(inbound, "ac", capacity=3) == "b"
+    assert leave(inbound, "ac", capacity=2) == "bd"
 
 
 def test_a_peer_that_has_just_come_has_time_to_show_its_record() -> None:
-    came = callers("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    inbound = callers("10.0.0.1", "10.0.0.2", "10.0.0.3")
     # The newcomer itself is sent away while it is no other peer's turn.
-    assert leave(came, "a", places=2, now=1 + NEW_SECONDS / 2) == "c"
-    assert leave(came, "a", places=2, now=1 + NEW_SECONDS) == "b"
+    assert leave(inbound, "a", capacity=2, now=1 + NEW_SECONDS / 2) == "c"
+    assert leave(inbound, "a", capacity=2, now=1 + NEW_SECONDS) == "b"
 
 
 def test_idle_peers_of_the_fullest_network_and_address_leave_before_other_idle_ones() -> None:
-    came = callers("192.0.2.1", "10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3")
-    assert leave(came, places=4) == "c"
-    assert leave(came, places=2) == "cbd"
+    inbound = callers("192.0.2.1", "10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3")
+    assert leave(inbound, capacity=4) == "c"
+    assert leave(inbound, capacity=2) == "cbd"
 
 
 def test_a_network_that_holds_more_gives_way_to_one_that_holds_less() -> None:
-    came = callers("10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1")
-    assert leave(came, "abcd", places=3) == "c"
+    inbound = callers("10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1")
+    assert leave(inbound, "abcd", capacity=3) == "c"
     # A peer that was sent away does not take another's place by coming back.
-    again = [*came[:2], came[3], InboundPeer(PeerId("c"), "10.0.0.3", 9.0)]
-    assert leave(again, "abcd", places=3) == "c"
+    again = [*inbound[:2], inbound[3], InboundPeer(PeerId("c"), "10.0.0.3", 9.0)]
+    assert leave(again, "abcd", capacity=3) == "c"
 
 
 def test_where_all_are_known_and_of_one_network_the_newcomer_leaves() -> None:
-    assert leave(callers("10.0.0.1", "10.0.0.2", "10.0.0.3"), "abc", places=2) == "c"
+    assert leave(callers("10.0.0.1", "10.0.0.2", "10.0.0.3"), "abc", capacity=2) == "c"
 
 
 def test_one_address_holds_no_more_than_its_share_and_its_idle_peers_make_room() -> None:
-    came = callers("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1")
-    assert leave(came, "acd", per_address=2) == "b"
-    assert leave(came, "abcd", per_address=2) == "d"
+    inbound = callers("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1")
+    assert leave(inbound, "acd", per_address=2) == "b"
+    assert leave(inbound, "abcd", per_address=2) == "d"
 
 
 @pytest.mark.parametrize(

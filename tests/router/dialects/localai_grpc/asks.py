@@ -60,7 +60,7 @@ async def ask(
 
 def left(shared: Path) -> list[tuple[Path, int]]:
     """Return the files and folders that are there now, with their modes."""
-    return [(made, stat.S_IMODE(made.stat().st_mode)) for made in shared.rglob("*")]
+    return [(path, stat.S_IMODE(path.stat().st_mode)) for path in shared.rglob("*")]
 
 
 async def no_image(address: str, param: str) -> bytes:

@@ -19,8 +19,8 @@ async def worker() -> AsyncIterator[LocalAIWorker]:
 
 @pytest.fixture
 async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield load("localai_grpc")(ours)
+    async with links() as own_links:
+        yield load("localai_grpc")(own_links)
 
 
 @pytest.fixture(autouse=True)

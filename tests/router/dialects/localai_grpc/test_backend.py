@@ -25,8 +25,8 @@ async def test_an_answer_has_its_length_and_names_the_fields_without_effect() ->
 
 
 def test_fields_without_effect_are_those_given_but_not_supported_or_not_read() -> None:
-    asked = tokenize.Tokenize("x", None, {"own": 1, "no name": 2})
-    assert ignored_parameters(asked, z=True, speed=0.5, prompt="", temperature=None) == [
+    request = tokenize.Tokenize("x", None, {"own": 1, "no name": 2})
+    assert ignored_parameters(request, z=True, speed=0.5, prompt="", temperature=None) == [
         "speed",
         "z",
         "own",

@@ -39,10 +39,10 @@ async def test_a_backend_receives_the_parameters_of_llama_cpp(
 ) -> None:
     answer, _ = await ask(dialect, worker, kind, stream=stream, **SAID)
     assert "x-modelvine-dropped-params" not in answer.headers
-    asked: Any = worker.asked
-    assert (asked.Grammar, asked.IgnoreEOS, asked.Mirostat) == (SAID["grammar"], True, 2)
-    assert (asked.MirostatETA, asked.MirostatTAU) == (0.25, 5)
-    assert (asked.NKeep, asked.Repeat) == (-1, 32)
+    request: Any = worker.asked
+    assert (request.Grammar, request.IgnoreEOS, request.Mirostat) == (SAID["grammar"], True, 2)
+    assert (request.MirostatETA, request.MirostatTAU) == (0.25, 5)
+    assert (request.NKeep, request.Repeat) == (-1, 32)
     assert len(worker.received) == 1
     assert MAPPING.shaping == {"grammar"}
 

@@ -57,12 +57,12 @@ async def test_an_old_backend_and_a_newer_one_understand_the_dialect(
 ) -> None:
     candidate, age, _ = backend
     flash = "on" if age == "newer" else "True"
-    async with links() as ours:
-        dialect = create(ours)
+    async with links() as own_links:
+        dialect = create(own_links)
         # The backend's template raises an exception, so the node's is used.
         async with dialect.answer(chat(), candidate) as answer:
-            said = orjson.loads(await whole(answer))
-        assert said["choices"][0]["message"]["content"] == f"tiny, flash attention {flash}"
+            payload = orjson.loads(await whole(answer))
+        assert payload["choices"][0]["message"]["content"] == f"tiny, flash attention {flash}"
         assert candidate.worker is not None
         assert await dialect.alive(candidate.worker)
 
@@ -82,11 +82,11 @@ async def test_a_backend_whose_caller_left_is_free_once_it_reports_healthy(
 ) -> None:
     candidate, _, _ = backend
     slots = Slots()
-    async with links() as ours:
-        dialect = create(ours)
+    async with links() as own_links:
+        dialect = create(own_links)
         async with dialect.answer(chat(stream=True), candidate) as answer:
             assert answer.first
-        assert ours.lingering.keep_slot(candidate.service, slots)
+        assert own_links.lingering.keep_slot(candidate.service, slots)
         await asyncio.wait_for(slots.released.wait(), 10)
 
 
@@ -94,9 +94,9 @@ async def test_an_exception_of_the_backend_is_reported(backend: Started) -> None
     candidate, _, _ = backend
     assert candidate.worker is not None
     unloaded = replace(candidate, worker=replace(candidate.worker, load=""))
-    async with links() as ours:
+    async with links() as own_links:
         with pytest.raises(WorkerFailed) as failed:
-            async with create(ours).answer(chat(), unloaded):
+            async with create(own_links).answer(chat(), unloaded):
                 pass
     assert "UNKNOWN: Exception calling application: " in str(failed.value)
     assert "has no attribute 'tokenizer'" in str(failed.value)
@@ -110,8 +110,8 @@ async def test_a_backend_at_work_is_alive_and_a_frozen_one_is_not(
     assert worker is not None
     body = b'{"model":"llama","prompt":"wait"}'
 
-    async with links() as ours:
-        dialect = create(ours)
+    async with links() as own_links:
+        dialect = create(own_links)
 
         async def ask() -> None:
             async with dialect.answer(chat(kind=Kind.COMPLETION, body=body), candidate):

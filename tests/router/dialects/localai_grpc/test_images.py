@@ -26,9 +26,9 @@ class TestImages:
         self, dialect: Dialect, worker: LocalAIWorker, shared: Path
     ) -> None:
         fields = {"prompt": "a hat|a cat", "size": "64x32", "n": 2, "seed": 7, "step": 3}
-        _, said = await ask(dialect, worker, Kind.IMAGE, **fields)
-        assert [b64decode(one["b64_json"]) for one in said["data"]] == [PNG, PNG]
-        first, second = (one.asked for one in worker.received)
+        _, payload = await ask(dialect, worker, Kind.IMAGE, **fields)
+        assert [b64decode(item["b64_json"]) for item in payload["data"]] == [PNG, PNG]
+        first, second = (item.asked for item in worker.received)
         assert (first.positive_prompt, first.negative_prompt) == ("a hat", "a cat")
         assert (first.width, first.height, first.step, first.src) == (64, 32, 3, "")
         assert (first.seed, second.seed) == (7, 8)
@@ -38,11 +38,15 @@ class TestImages:
     async def test_have_default_sides_and_steps_and_a_random_seed(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
-        _, said = await ask(dialect, worker, Kind.IMAGE, response_format="url", quality="hd")
-        made = worker.asked
-        assert (made.width, made.height, made.step) == (USUAL_SIDE, USUAL_SIDE, USUAL_STEPS)
-        assert made.seed > 0
-        assert said["data"] == [{"url": URI}]
+        _, payload = await ask(dialect, worker, Kind.IMAGE, response_format="url", quality="hd")
+        request = worker.asked
+        assert (request.width, request.height, request.step) == (
+            USUAL_SIDE,
+            USUAL_SIDE,
+            USUAL_STEPS,
+        )
+        assert request.seed > 0
+        assert payload["data"] == [{"url": URI}]
 
     @pytest.mark.parametrize("seed", [0, -1, 2**31, 2**63 - 1])
     async def test_have_a_seed_that_fits_a_backend(
@@ -58,8 +62,8 @@ class TestImages:
     ) -> None:
         await ask(dialect, worker, Kind.IMAGE_EDIT)
         await put(dialect, worker, form(("prompt", "a"), ("image", PNG), kind=Kind.IMAGE_EDIT))
-        for one in worker.received:
-            source = Path(one.asked.src)
+        for request in worker.received:
+            source = Path(request.asked.src)
             assert (source.parent.parent, source.suffix) == (shared, ".png")
 
     @pytest.mark.parametrize(
@@ -98,10 +102,10 @@ class TestImages:
             copy(str(fields["src"]), str(fields["dst"]))
             return METHODS[call].reply_class(success=True)
 
-        asked = request_of(Kind.IMAGE_EDIT, image=link)
-        answer = await edit(BackendJob(asked, "llama", "own", paint, fetch))
-        [one] = orjson.loads(await whole(answer))["data"]
-        assert (b64decode(one["b64_json"]), addresses) == (PNG, [link])
+        request = request_of(Kind.IMAGE_EDIT, image=link)
+        answer = await edit(BackendJob(request, "llama", "own", paint, fetch))
+        [image] = orjson.loads(await whole(answer))["data"]
+        assert (b64decode(image["b64_json"]), addresses) == (PNG, [link])
 
 
 def copy(source: str, target: str) -> None:

@@ -59,9 +59,9 @@ class TestAFailure:
         self, worker: LocalAIWorker, shared: Path, kind: Kind
     ) -> None:
         worker.fail(hang=True)
-        async with links(QUICK.model_copy(update={"first_byte_timeout": 0.3})) as ours:
+        async with links(QUICK.model_copy(update={"first_byte_timeout": 0.3})) as own_links:
             with pytest.raises(WorkerTimeout):
-                await ask(load("localai_grpc")(ours), worker, kind)
+                await ask(load("localai_grpc")(own_links), worker, kind)
         assert left(shared) == []
 
     @EVERY
@@ -104,7 +104,7 @@ class TestAFailure:
     ) -> None:
         job = tasks.create_task(ask(dialect, worker, kind))
         await until(lambda: bool(worker.received))
-        assert all(mode == (0o700 if made.is_dir() else 0o600) for made, mode in left(shared))
+        assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in left(shared))
         assert left(shared)
         job.cancel()
 

@@ -53,8 +53,8 @@ async def ask(dialect: Dialect, candidate: Candidate, *, stream: bool = False) -
 
 def models(worker: LocalAIWorker) -> list[str]:
     """Return the model that was loaded when each request came, without the requests that load."""
-    asked = [one for one in worker.received if not one.path.endswith("LoadModel")]
-    return [one.model for one in asked]
+    requests = [request for request in worker.received if not request.path.endswith("LoadModel")]
+    return [request.model for request in requests]
 
 
 class TestABackendThatWasStartedAnew:
@@ -104,12 +104,12 @@ class TestABackendThatWasStartedAnew:
     ) -> None:
         call = "PredictStream" if stream else "Predict"
         body = METHODS[call].request_class(Prompt="hi").SerializeToString()
-        said = replace(
+        request = replace(
             chat(kind=Kind.COMPLETION, stream=stream, body=b'{"model":"llama","prompt":"hi"}'),
             verbatim=Verbatim("localai_grpc", call, body),
         )
         for _ in range(2):
-            async with dialect.answer(said, loads(worker)) as answer:
+            async with dialect.answer(request, loads(worker)) as answer:
                 await whole(answer)
                 assert answer.verbatim == "localai_grpc"
             worker.restart(unseen=True)
@@ -191,7 +191,7 @@ class TestAnotherModelAtTheSameBackend:
         for name in ("a", "b", "a", "a", "b"):
             await ask(dialect, loads(worker, name))
         assert models(worker) == ["a", "b", "a", "a", "b"]
-        assert [one.Model for one in worker.loads] == ["a", "b", "a", "b"]
+        assert [options.Model for options in worker.loads] == ["a", "b", "a", "b"]
 
     async def test_with_other_options_is_loaded_anew(
         self, dialect: Dialect, worker: LocalAIWorker
@@ -200,7 +200,7 @@ class TestAnotherModelAtTheSameBackend:
         for candidate, kind in ((plain, Kind.IMAGE), (edits, Kind.IMAGE_EDIT), (plain, Kind.IMAGE)):
             async with dialect.answer(request_of(kind), candidate) as answer:
                 await whole(answer)
-        assert [one.IMG2IMG for one in worker.loads] == [False, True, False]
+        assert [options.IMG2IMG for options in worker.loads] == [False, True, False]
 
     @STREAMS
     async def test_waits_for_the_requests_in_flight(
@@ -209,23 +209,23 @@ class TestAnotherModelAtTheSameBackend:
         worker.fail(delay_first=0.05, delay_between=0.02)
         names = ["a", "a", "b", "a", "b", "b"]
         async with asyncio.TaskGroup() as group:
-            told = [
+            tasks = [
                 group.create_task(ask(dialect, loads(worker, name), stream=stream))
                 for name in names
             ]
-        assert all(task.result() for task in told)
+        assert all(task.result() for task in tasks)
         assert worker.disturbed == 0
         assert sorted(models(worker)) == sorted(names)
 
     async def test_that_waits_too_long_is_refused_as_busy(self, worker: LocalAIWorker) -> None:
         worker.fail(hang=True)
-        async with links(QUICK.model_copy(update={"queue_timeout": 0.1})) as ours:
-            dialect = load("localai_grpc")(ours)
+        async with links(QUICK.model_copy(update={"queue_timeout": 0.1})) as own_links:
+            dialect = load("localai_grpc")(own_links)
             first = asyncio.ensure_future(ask(dialect, loads(worker, "a")))
             await until(lambda: "Predict" in worker.calls)
             with pytest.raises(WorkerBusy):
                 await ask(dialect, loads(worker, "b"))
-            assert [one.Model for one in worker.loads] == ["a"]
+            assert [options.Model for options in worker.loads] == ["a"]
             first.cancel()
             await asyncio.wait([first])
 
@@ -245,17 +245,23 @@ class TestTheProcessesOfANode:
 
     @pytest.fixture
     async def other(self) -> AsyncIterator[Dialect]:
-        async with links() as ours:
-            yield load("localai_grpc")(ours)
+        async with links() as own_links:
+            yield load("localai_grpc")(own_links)
 
     async def test_agree_on_the_model_that_is_loaded(
         self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
     ) -> None:
         a, b = loads(worker, "a"), loads(worker, "b")
-        for who, candidate in ((dialect, a), (other, b), (dialect, a), (other, a), (dialect, b)):
-            await ask(who, candidate)
+        for process, candidate in (
+            (dialect, a),
+            (other, b),
+            (dialect, a),
+            (other, a),
+            (dialect, b),
+        ):
+            await ask(process, candidate)
         assert models(worker) == ["a", "b", "a", "a", "b"]
-        assert [one.Model for one in worker.loads] == ["a", "b", "a", "b"]
+        assert [options.Model for options in worker.loads] == ["a", "b", "a", "b"]
 
     async def test_do_not_reload_a_model_that_another_process_is_using(
         self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
@@ -280,11 +286,11 @@ class TestTheProcessesOfANode:
     async def test_load_again_after_a_restart(
         self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
     ) -> None:
-        for who in (dialect, other):
-            await ask(who, loads(worker))
+        for process in (dialect, other):
+            await ask(process, loads(worker))
         worker.restart(unseen=True)
-        for who in (dialect, other):
-            await ask(who, loads(worker))
+        for process in (dialect, other):
+            await ask(process, loads(worker))
         assert models(worker)[-1] == "m"
 
     async def test_ignore_a_shared_record_that_cannot_be_parsed(

@@ -62,12 +62,12 @@ def test_any_request_is_mapped_or_refused(data: st.DataObject, kind: Kind) -> No
     except TypeError:
         return  # a body that is not JSON cannot be sent
     with contextlib.suppress(WorkerError):
-        asked, mapped = MAPPING.read(chat(kind=kind, body=body), worker())
-        for said in mapped.bodies:
-            assert PREDICT(**said).ByteSize() > 0
-            if request_mapping.uses_own_template(said):
-                _, ours = request_mapping.render_chat(asked, said, "plain")
-                assert PREDICT(**ours).Prompt
+        request, mapped = MAPPING.read(chat(kind=kind, body=body), worker())
+        for predict_fields in mapped.bodies:
+            assert PREDICT(**predict_fields).ByteSize() > 0
+            if request_mapping.uses_own_template(predict_fields):
+                _, rendered = request_mapping.render_chat(request, predict_fields, "plain")
+                assert PREDICT(**rendered).Prompt
 
 
 @pytest.mark.parametrize("number", ["1e999", "123456789012345678901234567890"])
@@ -75,5 +75,5 @@ def test_a_logit_bias_is_finite_or_refused(number: str) -> None:
     body = b'{"model":"m","prompt":"x","logit_bias":{"5":%b}}' % number.encode()
     with contextlib.suppress(WorkerError):
         _, mapped = MAPPING.read(chat(kind=Kind.COMPLETION, body=body), worker())
-        said = orjson.loads(str(mapped.bodies[0]["LogitBias"]))
-        assert isinstance(said["5"], float)
+        bias = orjson.loads(str(mapped.bodies[0]["LogitBias"]))
+        assert isinstance(bias["5"], float)

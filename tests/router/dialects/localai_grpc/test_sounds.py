@@ -21,8 +21,13 @@ class TestSounds:
     async def test_a_text_is_spoken(self, dialect: Dialect, worker: LocalAIWorker) -> None:
         answer, body = await ask(dialect, worker, Kind.SPEECH, speed=2, language="de")
         assert (answer.content_type, body) == ("audio/wav", WAV)
-        said = worker.asked
-        assert (said.text, said.voice, said.model, said.language) == ("hi", "v", "own", "de")
+        request = worker.asked
+        assert (request.text, request.voice, request.model, request.language) == (
+            "hi",
+            "v",
+            "own",
+            "de",
+        )
         assert answer.headers == {DROPPED: "speed"}
         await ask(dialect, worker, Kind.SPEECH, response_format="wav")
         assert not worker.asked.HasField("language")
@@ -40,16 +45,16 @@ class TestSounds:
     def test_a_voice_may_be_a_file_under_the_operators_directory(self, tmp_path: Path) -> None:
         root, outside = tmp_path / "voices", tmp_path / "secret.wav"
         (root / "de").mkdir(parents=True)
-        for made in (root / "de" / "anna.wav", root / "bob.wav", outside):
-            made.write_bytes(WAV)
+        for path in (root / "de" / "anna.wav", root / "bob.wav", outside):
+            path.write_bytes(WAV)
         (root / "link.wav").symlink_to(outside)
-        for name, told in (
+        for name, expected in (
             ("de/anna.wav", str(root / "de" / "anna.wav")),
             (str(root / "bob.wav"), str(root / "bob.wav")),
             ("bob.wav", str(root / "bob.wav")),
             ("alloy", "alloy"),
         ):
-            assert voice_of(name, str(root)) == told
+            assert voice_of(name, str(root)) == expected
         for name in ("../secret.wav", str(outside), "/etc/passwd", "de/../../secret.wav"):
             with pytest.raises(WorkerUnable, match=r"router\.voice_files"):
                 voice_of(name, str(root))
@@ -59,8 +64,8 @@ class TestSounds:
         fields = {"duration_seconds": 2.5, "prompt_influence": 0.5, "do_sample": False}
         answer, body = await ask(dialect, worker, Kind.SOUND, **fields)
         assert (answer.content_type, body) == ("audio/wav", WAV)
-        said = worker.asked
-        assert (said.duration, said.temperature, said.sample) == (2.5, 0.5, False)
+        request = worker.asked
+        assert (request.duration, request.temperature, request.sample) == (2.5, 0.5, False)
         await ask(dialect, worker, Kind.SOUND)
         assert not worker.asked.HasField("duration")
 
@@ -77,19 +82,22 @@ class TestTranscripts:
     async def test_are_made_from_a_file_that_the_backend_reads(
         self, dialect: Dialect, worker: LocalAIWorker, shared: Path
     ) -> None:
-        _, said = await ask(dialect, worker, Kind.TRANSCRIPTION, language="de")
-        assert said == {"text": f"{len(WAV)} bytes {len(WAV)} bytes"}
-        asked, path = worker.asked, Path(worker.asked.dst)
-        assert (asked.language, asked.translate, path.suffix) == ("de", False, ".wav")
+        _, payload = await ask(dialect, worker, Kind.TRANSCRIPTION, language="de")
+        assert payload == {"text": f"{len(WAV)} bytes {len(WAV)} bytes"}
+        request, path = worker.asked, Path(worker.asked.dst)
+        assert (request.language, request.translate, path.suffix) == ("de", False, ".wav")
         assert path.parent.parent == shared
         assert left(shared) == []
 
     async def test_have_their_times_in_seconds(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
-        _, said = await ask(dialect, worker, Kind.TRANSLATION, response_format="verbose_json")
+        _, payload = await ask(dialect, worker, Kind.TRANSLATION, response_format="verbose_json")
         assert worker.asked.translate
-        assert [(one["start"], one["end"]) for one in said["segments"]] == [(0, 1), (1, 2)]
+        assert [(segment["start"], segment["end"]) for segment in payload["segments"]] == [
+            (0, 1),
+            (1, 2),
+        ]
         answer, srt = await ask(dialect, worker, Kind.TRANSCRIPTION, response_format="srt")
         assert srt.startswith(b"1\n00:00:00,000 --> 00:00:01,000\n")
         assert answer.content_type.startswith("application/x-subrip")

@@ -24,14 +24,14 @@ URI = "data:application/octet-stream;base64,"
 
 async def test_a_store_keeps_finds_and_forgets(dialect: Dialect, worker: LocalAIWorker) -> None:
     keys = [[0.5, 1], [3, 4]]
-    _, said = await ask(dialect, worker, Kind.STORE_SET, keys=keys, values=["a", "hé"])
-    assert said == {}
-    _, said = await ask(dialect, worker, Kind.STORE_GET, keys=[*keys, [9, 9]])
-    assert said == {"keys": keys, "values": ["a", "hé"]}
-    _, said = await ask(dialect, worker, Kind.STORE_FIND, key=[3, 0], topk=1)
-    assert said == {"keys": [[3, 4]], "values": ["hé"], "similarities": [1]}
-    _, said = await ask(dialect, worker, Kind.STORE_DELETE, keys=keys[:1])
-    assert (said, list(worker.stored)) == ({}, [(3, 4)])
+    _, payload = await ask(dialect, worker, Kind.STORE_SET, keys=keys, values=["a", "hé"])
+    assert payload == {}
+    _, payload = await ask(dialect, worker, Kind.STORE_GET, keys=[*keys, [9, 9]])
+    assert payload == {"keys": keys, "values": ["a", "hé"]}
+    _, payload = await ask(dialect, worker, Kind.STORE_FIND, key=[3, 0], topk=1)
+    assert payload == {"keys": [[3, 4]], "values": ["hé"], "similarities": [1]}
+    _, payload = await ask(dialect, worker, Kind.STORE_DELETE, keys=keys[:1])
+    assert (payload, list(worker.stored)) == ({}, [(3, 4)])
 
 
 @given(

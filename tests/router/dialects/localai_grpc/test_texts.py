@@ -54,8 +54,8 @@ async def ask(
     load: str = "",
     **fields: object,
 ) -> tuple[Answer, bytes]:
-    given = HELLO if kind is Kind.CHAT else ONCE
-    body = orjson.dumps({"model": "llama", **given, **fields})
+    defaults = HELLO if kind is Kind.CHAT else ONCE
+    body = orjson.dumps({"model": "llama", **defaults, **fields})
     request = chat(kind=kind, body=body, stream=fields.get("stream") is True)
     candidate = own(worker.url)
     assert candidate.worker is not None
@@ -73,15 +73,17 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
 def texts_of(body: bytes, *, stream: bool) -> tuple[list[str], list[str], dict[str, Any]]:
     """Return the texts of all choices, their finish reasons, and the usage of an answer."""
     if not stream:
-        said = orjson.loads(body)
-        texts = [c["message"]["content"] if "message" in c else c["text"] for c in said["choices"]]
-        return texts, [c["finish_reason"] for c in said["choices"]], said["usage"]
-    *parts, told = chunks(body)
+        payload = orjson.loads(body)
+        texts = [
+            c["message"]["content"] if "message" in c else c["text"] for c in payload["choices"]
+        ]
+        return texts, [c["finish_reason"] for c in payload["choices"]], payload["usage"]
+    *parts, last = chunks(body)
     choices = [part["choices"][0] for part in parts]
     texts = [""] * (1 + max(choice["index"] for choice in choices))
     for choice in choices:
         texts[choice["index"]] += choice.get("text") or choice.get("delta", {}).get("content") or ""
-    return texts, [c["finish_reason"] for c in choices if c["finish_reason"]], told["usage"]
+    return texts, [c["finish_reason"] for c in choices if c["finish_reason"]], last["usage"]
 
 
 @KINDS
@@ -109,10 +111,10 @@ async def test_tokens_are_reported_as_sums_or_per_reply_or_not_at_all(
 ) -> None:
     worker.fail(usage=usage)
     _, body = await ask(dialect, worker, stream=True)
-    *_, spent = texts_of(body, stream=True)
+    *_, counts = texts_of(body, stream=True)
     prompt, completion, estimated = told
-    assert (spent["completion_tokens"], spent.get("estimated", False)) == (completion, estimated)
-    assert estimated or spent["prompt_tokens"] == prompt
+    assert (counts["completion_tokens"], counts.get("estimated", False)) == (completion, estimated)
+    assert estimated or counts["prompt_tokens"] == prompt
 
 
 @STREAMS
@@ -121,10 +123,10 @@ async def test_tokens_that_replies_do_not_report_are_counted_by_the_backend_if_i
 ) -> None:
     worker.fail(usage="zeros")
     _, body = await ask(dialect, worker, Kind.COMPLETION, stream=stream)
-    *_, spent = texts_of(body, stream=stream)
+    *_, usage = texts_of(body, stream=stream)
     # The stub counts four bytes as one token.
-    assert (spent["prompt_tokens"], spent["completion_tokens"]) == (4, 7)
-    assert "estimated" not in spent
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (4, 7)
+    assert "estimated" not in usage
 
 
 async def test_a_backend_that_cannot_count_tokens_is_asked_once(
@@ -139,9 +141,9 @@ async def test_a_backend_that_cannot_count_tokens_is_asked_once(
 
 async def test_empty_replies_are_no_first_byte(worker: LocalAIWorker) -> None:
     worker.fail(blanks=10**9)
-    async with links(QUICK.model_copy(update={"first_byte_timeout": 0.3})) as ours:
+    async with links(QUICK.model_copy(update={"first_byte_timeout": 0.3})) as own_links:
         with pytest.raises(WorkerTimeout, match="first byte"):
-            await ask(create(ours), worker, stream=True)
+            await ask(create(own_links), worker, stream=True)
 
 
 async def test_a_model_goes_on_loading_when_its_caller_has_left(
@@ -165,10 +167,10 @@ async def test_sampling_fields_that_the_caller_omits_are_sent_with_defaults(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     await ask(dialect, worker, Kind.COMPLETION)
-    asked = worker.asked
-    assert (asked.Prompt, asked.Tokens, asked.TopK) == (ONCE["prompt"], COMPLETION_TOKENS, 40)
-    assert (round(asked.TopP, 2), round(asked.Temperature, 2)) == (0.95, 0.9)
-    assert (asked.Penalty, asked.TypicalP, asked.TailFreeSamplingZ) == (1, 1, 1)
+    request = worker.asked
+    assert (request.Prompt, request.Tokens, request.TopK) == (ONCE["prompt"], COMPLETION_TOKENS, 40)
+    assert (round(request.TopP, 2), round(request.Temperature, 2)) == (0.95, 0.9)
+    assert (request.Penalty, request.TypicalP, request.TailFreeSamplingZ) == (1, 1, 1)
 
 
 async def test_requests_without_a_seed_get_random_seeds(
@@ -176,7 +178,7 @@ async def test_requests_without_a_seed_get_random_seeds(
 ) -> None:
     for _ in range(4):
         await ask(dialect, worker)
-    assert len({one.asked.Seed for one in worker.received}) > 1
+    assert len({request.asked.Seed for request in worker.received}) > 1
 
 
 async def test_parameters_are_sent_under_the_names_of_the_backend(
@@ -187,11 +189,11 @@ async def test_parameters_are_sent_under_the_names_of_the_backend(
         frequency_penalty=0.5, presence_penalty=-0.5, repetition_penalty=1.25, typical_p=0.5,
         logit_bias={"5": 1}, min_p=0.5, logprobs=True,
     )  # fmt: skip
-    asked = worker.asked
-    assert (asked.Temperature, asked.TopP, asked.TopK, asked.Tokens) == (0.5, 0.25, 3, 9)
-    assert (asked.Seed, list(asked.StopPrompts)) == (2**31 - 1, ["a", "b"])
-    assert (asked.FrequencyPenalty, asked.PresencePenalty, asked.Penalty) == (0.5, -0.5, 1.25)
-    assert (asked.TypicalP, orjson.loads(asked.LogitBias)) == (0.5, {"5": 1})
+    request = worker.asked
+    assert (request.Temperature, request.TopP, request.TopK, request.Tokens) == (0.5, 0.25, 3, 9)
+    assert (request.Seed, list(request.StopPrompts)) == (2**31 - 1, ["a", "b"])
+    assert (request.FrequencyPenalty, request.PresencePenalty, request.Penalty) == (0.5, -0.5, 1.25)
+    assert (request.TypicalP, orjson.loads(request.LogitBias)) == (0.5, {"5": 1})
     assert answer.headers["x-modelvine-dropped-params"] == "min_p, logprobs"
 
 
@@ -213,8 +215,8 @@ async def test_each_choice_is_a_call_with_the_next_seed(
     texts, reasons, usage = texts_of(body, stream=stream)
     assert texts == [prompt + SAID for prompt in ("x", "x", "y", "y")]
     assert (reasons, usage["completion_tokens"]) == (["stop"] * 4, 4 * len(WORDS))
-    assert [one.asked.Seed for one in worker.received] == [7, 8, 9, 10]
-    assert [one.asked.Prompt for one in worker.received] == ["x", "x", "y", "y"]
+    assert [request.asked.Seed for request in worker.received] == [7, 8, 9, 10]
+    assert [request.asked.Prompt for request in worker.received] == ["x", "x", "y", "y"]
 
 
 @STREAMS
@@ -251,12 +253,12 @@ async def test_an_empty_text_is_an_answer(
 async def test_a_chat_uses_the_template_of_the_worker(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
-    said = [{"role": "developer", "content": "be"}, {"role": "user", "content": "hi"}]
-    await ask(dialect, worker, messages=said)
-    asked = worker.asked
-    assert asked.UseTokenizerTemplate
-    assert [(m.role, m.content) for m in asked.Messages] == [("system", "be"), ("user", "hi")]
-    assert asked.Prompt == ""
+    messages = [{"role": "developer", "content": "be"}, {"role": "user", "content": "hi"}]
+    await ask(dialect, worker, messages=messages)
+    request = worker.asked
+    assert request.UseTokenizerTemplate
+    assert [(m.role, m.content) for m in request.Messages] == [("system", "be"), ("user", "hi")]
+    assert request.Prompt == ""
 
 
 @STREAMS
@@ -267,7 +269,11 @@ async def test_a_failing_template_is_replaced_by_the_nodes_and_not_retried_soon(
     for _ in range(2):
         _, body = await ask(dialect, worker, stream=stream)
         assert texts_of(body, stream=stream)[0] == [SAID]
-    assert [one.asked.UseTokenizerTemplate for one in worker.received] == [True, False, False]
+    assert [request.asked.UseTokenizerTemplate for request in worker.received] == [
+        True,
+        False,
+        False,
+    ]
     assert worker.asked.Prompt.startswith("<|im_start|>user\nhi<|im_end|>")
     assert "<|im_end|>" in worker.asked.StopPrompts
 
@@ -354,12 +360,12 @@ async def test_a_wrong_value_is_refused(worker: LocalAIWorker, dialect: Dialect)
 async def test_a_schema_is_sent_as_a_grammar_and_an_answer_that_is_not_json_fails(
     worker: LocalAIWorker, dialect: Dialect, stream: bool
 ) -> None:
-    wanted = {"type": "json_object"}
+    response_format = {"type": "json_object"}
     with pytest.raises(WorkerFailed, match="JSON"):
-        await ask(dialect, worker, response_format=wanted, stream=stream)
+        await ask(dialect, worker, response_format=response_format, stream=stream)
     assert worker.asked.Grammar.startswith("root ::= object")
     worker.words = ("{", '"a"', ":1}")
-    _, body = await ask(dialect, worker, response_format=wanted, stream=stream)
+    _, body = await ask(dialect, worker, response_format=response_format, stream=stream)
     assert texts_of(body, stream=stream)[0] == ['{"a":1}']
     assert set(worker.calls) == {"Predict"}
 
@@ -372,9 +378,9 @@ async def test_a_model_is_loaded_before_it_is_first_asked_and_after_a_restart(
     load = '{"Model":"tiny.gguf","context_size":512,"CUDA":true,"lora-scales":[0.5]}'
     await ask(dialect, worker, load=load, stream=stream)
     await ask(dialect, worker, load=load, stream=stream)
-    [told] = worker.loads
-    assert (told.Model, told.ContextSize, told.CUDA) == ("tiny.gguf", 512, True)
-    assert list(told.LoraScales) == [0.5]
+    [options] = worker.loads
+    assert (options.Model, options.ContextSize, options.CUDA) == ("tiny.gguf", 512, True)
+    assert list(options.LoraScales) == [0.5]
     worker.loaded = False
     await ask(dialect, worker, load=load, stream=stream)
     assert len(worker.loads) == 2
@@ -425,9 +431,11 @@ def test_flash_attention_is_encoded_for_old_servers_and_for_new_ones() -> None:
         ('"auto"', True, b"auto"),
     ):
         worker = replace(candidate.worker, load=f'{{"FlashAttention":{load}}}')
-        said = model_options(worker).SerializeToString()
-        assert methods_of(LOCALAI)["LoadModel"].request_class.FromString(said).FlashAttention is old
-        assert bytes([0xC2, 0x03, len(new)]) + new in said
+        encoded = model_options(worker).SerializeToString()
+        assert (
+            methods_of(LOCALAI)["LoadModel"].request_class.FromString(encoded).FlashAttention is old
+        )
+        assert bytes([0xC2, 0x03, len(new)]) + new in encoded
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}])
@@ -505,15 +513,15 @@ async def test_a_backend_that_is_gone_is_not_alive(worker: LocalAIWorker, dialec
 def test_any_replies_give_a_text_that_ends_with_its_usage(
     replies: list[tuple[bytes, int, int]],
 ) -> None:
-    asked = read(chat(stream=True))
-    told = ChoiceReader(asked, reply_parser.ReplyTexts(asked, 0, {"Tokens": 5}).read)
-    said = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
-    events = [event for reply in (*said, None) for event in told.feed(reply)]
-    assert told.ended
-    spent = events[-1]
-    assert isinstance(spent, Usage)
-    assert spent.prompt >= 0
-    assert spent.completion >= 0
+    request = read(chat(stream=True))
+    reader = ChoiceReader(request, reply_parser.ReplyTexts(request, 0, {"Tokens": 5}).read)
+    messages = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
+    events = [event for reply in (*messages, None) for event in reader.feed(reply)]
+    assert reader.ended
+    usage = events[-1]
+    assert isinstance(usage, Usage)
+    assert usage.prompt >= 0
+    assert usage.completion >= 0
 
 
 def test_the_text_kept_for_counting_is_bounded() -> None:
@@ -527,8 +535,8 @@ def test_metadata_of_a_call_has_lower_case_names_and_ascii_values_only() -> None
     candidate = own("grpc://127.0.0.1:1")
     assert candidate.worker is not None
     passed = {"traceparent": "00-1-2-01", "tracestate": "ä"}
-    said = metadata_to(candidate.worker, replace(chat(), passed=PassedHeaders(passed)))
-    assert said == {"x-request-id": "r-1", "traceparent": "00-1-2-01"}
+    metadata = metadata_to(candidate.worker, replace(chat(), passed=PassedHeaders(passed)))
+    assert metadata == {"x-request-id": "r-1", "traceparent": "00-1-2-01"}
 
 
 def test_other_kinds_are_refused_as_texts() -> None:
@@ -568,8 +576,8 @@ async def test_uncounted_tokens_are_estimated_alike_in_streams_and_whole_answers
     worker.fail(usage="zeros", lacks=frozenset({"TokenizeString"}))
     limit = {} if most is None else {"max_tokens": most}
     _, body = await ask(dialect, worker, kind, stream=stream, **(limit or {"max_tokens": 1_000}))
-    _, reasons, spent = texts_of(body, stream=stream)
-    assert (spent["completion_tokens"], spent["estimated"]) == (31, True)
+    _, reasons, usage = texts_of(body, stream=stream)
+    assert (usage["completion_tokens"], usage["estimated"]) == (31, True)
     assert reasons == ["stop" if most is None else "length"]
 
 
@@ -579,8 +587,8 @@ async def test_the_backends_later_count_decides_the_finish_reason(
 ) -> None:
     worker.words = ("x" * 40,)
     worker.fail(usage="zeros")
-    for most, reason in ((10, "length"), (11, "stop")):
-        _, body = await ask(dialect, worker, Kind.COMPLETION, stream=stream, max_tokens=most)
+    for limit, reason in ((10, "length"), (11, "stop")):
+        _, body = await ask(dialect, worker, Kind.COMPLETION, stream=stream, max_tokens=limit)
         assert texts_of(body, stream=stream)[1] == [reason]
 
 
@@ -588,11 +596,11 @@ async def test_a_reported_failure_never_quotes_the_prompt(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     prompt = "a secret that nobody may read in a log"
-    for words, told in (
+    for message, expected in (
         ("KeyError: 'x'", "KeyError: 'x'"),
         (f"bad: {prompt}", "quotes the request"),
     ):
-        worker.fail(code="UNKNOWN", refusal=words.encode())
-        with pytest.raises(WorkerFailed, match=f"UNKNOWN: .*{told}") as failed:
+        worker.fail(code="UNKNOWN", refusal=message.encode())
+        with pytest.raises(WorkerFailed, match=f"UNKNOWN: .*{expected}") as failed:
             await ask(dialect, worker, Kind.COMPLETION, prompt=prompt)
         assert "secret" not in str(failed.value)

@@ -21,19 +21,19 @@ from tests.workers.localai_worker import LocalAIWorker
 
 class TestEmbeddings:
     async def test_are_requested_one_by_one(self, dialect: Dialect, worker: LocalAIWorker) -> None:
-        answer, said = await ask(dialect, worker, Kind.EMBEDDING, input=["hi", "there"])
-        assert [one["embedding"] for one in said["data"]] == [[2, 0.5, -1], [5, 0.5, -1]]
+        answer, payload = await ask(dialect, worker, Kind.EMBEDDING, input=["hi", "there"])
+        assert [one["embedding"] for one in payload["data"]] == [[2, 0.5, -1], [5, 0.5, -1]]
         assert [one.asked.Embeddings for one in worker.received] == ["hi", "there"]
         assert all(not one.asked.Prompt for one in worker.received)
-        assert (said["model"], said["usage"]["estimated"]) == ("llama", True)
+        assert (payload["model"], payload["usage"]["estimated"]) == ("llama", True)
         assert answer.usage
-        assert answer.usage.prompt == said["usage"]["total_tokens"] == 3
+        assert answer.usage.prompt == payload["usage"]["total_tokens"] == 3
 
     async def test_may_be_made_of_tokens(self, dialect: Dialect, worker: LocalAIWorker) -> None:
-        _, said = await ask(dialect, worker, Kind.EMBEDDING, input=[5, 6, 7])
+        _, payload = await ask(dialect, worker, Kind.EMBEDDING, input=[5, 6, 7])
         assert list(worker.received[0].asked.EmbeddingTokens) == [5, 6, 7]
-        assert said["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
-        assert said["data"][0]["embedding"][0] == 3
+        assert payload["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+        assert payload["data"][0]["embedding"][0] == 3
 
     @pytest.mark.parametrize("given", [[5, 6, 7], [[5], [6]], ["a", [5]]])
     async def test_of_tokens_are_refused_where_the_backend_reads_texts_only(
@@ -55,32 +55,32 @@ class TestEmbeddings:
 
 class TestRanking:
     async def test_is_in_the_backends_order(self, dialect: Dialect, worker: LocalAIWorker) -> None:
-        answer, said = await ask(dialect, worker, Kind.RERANK, top_n=2)
-        assert [one["index"] for one in said["results"]] == [1, 2]
-        assert said["results"][0]["document"] == {"text": "bbb"}
-        assert said["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
+        answer, payload = await ask(dialect, worker, Kind.RERANK, top_n=2)
+        assert [result["index"] for result in payload["results"]] == [1, 2]
+        assert payload["results"][0]["document"] == {"text": "bbb"}
+        assert payload["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
         assert (worker.asked.top_n, answer.headers) == (2, {})
 
     async def test_has_all_documents_unless_fewer_are_requested(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
-        _, said = await ask(dialect, worker, Kind.RERANK, top_n=99, return_documents=False)
-        assert [one["index"] for one in said["results"]] == [1, 2, 0]
-        assert "document" not in said["results"][0]
+        _, payload = await ask(dialect, worker, Kind.RERANK, top_n=99, return_documents=False)
+        assert [result["index"] for result in payload["results"]] == [1, 2, 0]
+        assert "document" not in payload["results"][0]
         assert worker.asked.top_n == 3
 
 
 async def test_tokens_are_those_of_the_backend(dialect: Dialect, worker: LocalAIWorker) -> None:
-    answer, said = await ask(dialect, worker, Kind.TOKENIZE, add_special_tokens=True, x_own=1)
-    assert said == {"tokens": [0, 4]}
+    answer, payload = await ask(dialect, worker, Kind.TOKENIZE, add_special_tokens=True, x_own=1)
+    assert payload == {"tokens": [0, 4]}
     assert answer.headers == {DROPPED: "add_special_tokens, x_own"}
 
 
-def told(kind: Kind, said: Any) -> BackendJob:
-    """Return a request to a backend that answers everything with `said`."""
+def told(kind: Kind, value: Any) -> BackendJob:
+    """Return a request to a backend that answers everything with `value`."""
 
     async def ask(_: str, __: Mapping[str, object]) -> Any:
-        return said
+        return value
 
     return BackendJob(request_of(kind), "llama", "own", ask, no_image)
 

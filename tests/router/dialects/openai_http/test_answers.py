@@ -54,8 +54,8 @@ COMPLETION = {
 
 @pytest.fixture
 async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
+    async with links() as own_links:
+        yield create(own_links)
 
 
 async def ask(
@@ -74,9 +74,9 @@ async def ask(
 
 def events(stream: bytes) -> list[TextEvent]:
     ear = TextStreamParser(max_event_bytes=len(stream))
-    heard = [*ear.feed(stream), *ear.finish()]
+    text_events = [*ear.feed(stream), *ear.finish()]
     assert ear.ended
-    return heard
+    return text_events
 
 
 JSON = b"Content-Type: application/json\r\n"
@@ -98,8 +98,8 @@ async def test_a_page_is_no_answer(dialect: Dialect, *, stream: bool) -> None:
 @pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING, Kind.RERANK])
 @pytest.mark.parametrize("head", [b"", HTML, b"Content-Type: text/plain; charset=utf-8\r\n"])
 async def test_json_without_its_type_is_json(dialect: Dialect, head: bytes, kind: Kind) -> None:
-    said = orjson.dumps(CHAT | {"model": "other", "data": []})
-    answer, body = await ask(dialect, head, b" \r\n" + said, stream=False, kind=kind)
+    sent = orjson.dumps(CHAT | {"model": "other", "data": []})
+    answer, body = await ask(dialect, head, b" \r\n" + sent, stream=False, kind=kind)
     assert (answer.content_type, orjson.loads(body)["model"]) == ("application/json", "llama")
     assert answer.usage == Usage(3, 2)
 
@@ -117,9 +117,9 @@ async def test_embeddings_as_bytes_are_no_json(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.CHAT, Kind.EMBEDDING])
 async def test_an_answer_begins_without_a_byte_order_mark(dialect: Dialect, kind: Kind) -> None:
-    said = orjson.dumps(CHAT)
-    _, body = await ask(dialect, JSON, BOM_UTF8 + said, stream=False, kind=kind)
-    assert body == said
+    sent = orjson.dumps(CHAT)
+    _, body = await ask(dialect, JSON, BOM_UTF8 + sent, stream=False, kind=kind)
+    assert body == sent
 
 
 @pytest.mark.parametrize("head", [b"Content-Type: text/event-stream\r\n", b"", JSON])

@@ -27,10 +27,10 @@ async def test_a_stream_is_asked_for_its_usage_if_its_caller_did_not(
 async def test_a_request_with_the_option_set_by_its_caller_is_sent_unchanged(
     worker: OpenAIWorker, dialect: Dialect, kind: Kind
 ) -> None:
-    said = b'{"model":"llama","stream":true,"stream_options":{"include_usage":true}}'
-    answer, _ = await ask(dialect, chat(stream=True, kind=kind, body=said), own(worker.url))
+    body = b'{"model":"llama","stream":true,"stream_options":{"include_usage":true}}'
+    answer, _ = await ask(dialect, chat(stream=True, kind=kind, body=body), own(worker.url))
     assert not answer.hides_usage
-    assert worker.received[0].body == said
+    assert worker.received[0].body == body
 
 
 async def test_other_kinds_and_whole_answers_are_sent_unchanged(
@@ -49,8 +49,8 @@ async def test_a_worker_that_refuses_the_option_costs_no_error_and_does_not_get_
         answer, body = await ask(dialect, TEXT_STREAM, own(worker.url))
         assert not answer.hides_usage
         assert body.endswith(b"data: [DONE]\n\n")
-    asked = [b"stream_options" in received.body for received in worker.received]
-    assert asked == [True, False, False]
+    with_option = [b"stream_options" in received.body for received in worker.received]
+    assert with_option == [True, False, False]
 
 
 async def test_a_worker_known_to_take_the_option_is_not_retried_when_it_refuses_a_request(
@@ -64,8 +64,8 @@ async def test_a_worker_known_to_take_the_option_is_not_retried_when_it_refuses_
 
 
 async def test_a_setting_turns_the_option_off(worker: OpenAIWorker) -> None:
-    async with links(QUICK.model_copy(update={"stream_usage": False})) as ours:
-        answer, body = await ask(create(ours), TEXT_STREAM, own(worker.url))
+    async with links(QUICK.model_copy(update={"stream_usage": False})) as own_links:
+        answer, body = await ask(create(own_links), TEXT_STREAM, own(worker.url))
     assert worker.received[0].body == TEXT_STREAM.body
     assert body == b"".join(worker.events(MODEL))
     assert not answer.hides_usage
