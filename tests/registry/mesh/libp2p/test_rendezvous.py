@@ -65,11 +65,11 @@ async def seat() -> AsyncIterator[Seating]:
     seats: list[Seat] = []
 
     async def start(
-        name: str, *points: Seat, topic: str = "modelvine/1", **changes: object
+        label: str, *points: Seat, topic: str = "modelvine/1", **changes: object
     ) -> Seat:
         rendezvous = tuple(address for p in points for address in p.mesh.addresses())
         mesh_settings = settings(rendezvous=rendezvous, **changes)
-        seats.append(Seat(LibP2PMesh(identity(name), mesh_settings, topic=topic)))
+        seats.append(Seat(LibP2PMesh(identity(label), mesh_settings, topic=topic)))
         await seats[-1].mesh.start(echo, return_everything)
         return seats[-1]
 
