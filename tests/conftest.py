@@ -5,6 +5,8 @@ Properties try few examples at the runner and more in CI, the same ones every ti
 
 import gc
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,14 @@ BESIDE = "asyncio"
 
 COLLECT_AT = 50_000, 20, 20
 """Thresholds of the garbage collector: by default it runs after 700 new objects, which took a sixth of each test's time."""
+
+
+@pytest.fixture
+def hangup_ends() -> Iterator[None]:
+    """Undo what nohup does to SIGHUP, here and in the processes that a test starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def pytest_configure() -> None:

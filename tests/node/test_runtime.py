@@ -78,6 +78,7 @@ async def test_the_pause_grows_only_while_failures_follow_each_other(
     ] == [True, True]
 
 
+@pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_the_first_signal_and_the_second_are_told_apart(number: signal.Signals) -> None:
     signals = Signals()
@@ -88,6 +89,7 @@ async def test_the_first_signal_and_the_second_are_told_apart(number: signal.Sig
     await asyncio.wait_for(signals.second.wait(), 5)
 
 
+@pytest.mark.usefixtures("hangup_ends")
 def test_a_closed_terminal_ends_nothing_that_nohup_started() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -41,6 +41,7 @@ def test_the_default_bound_of_the_command_is_the_engines() -> None:
     assert provide.KEEP * 1000**3 == KEEP
 
 
+@pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
 def test_a_provider_withdraws_itself_at_its_end(tmp_path, how) -> None:
     paths = {
