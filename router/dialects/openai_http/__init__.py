@@ -71,7 +71,7 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /v1/chat/completions": "forwarded unchanged except `model`, `models` and `project`",
     "POST /v1/images/generations": "forwarded unchanged",
     "POST /v1/images/edits": "forwarded unchanged, JSON and forms",
-    "GET /v1/models": "health check of a silent worker: any response counts as alive, except a proxy's that it is not reached",
+    "GET /v1/models": "health check of a silent worker: any response counts as alive, except of a proxy that cannot reach it",
     "POST /api/v0/ai/project/register": "not called",
     "POST /api/v0/ai/project/unregister": "not called",
 }
