@@ -69,7 +69,8 @@ class AttemptRunner(AttemptContext):
             raise WorkerUnreachable("the other node stopped answering", sent=True)
         else:
             answer = cast("Starter", dialect).resume(request, candidate, attempt.reply)
-        return self._waits.watch(candidate, others, answer, elsewhere=not attempt.request.waits)
+        waited, elsewhere = self.now() - attempt.began, not attempt.request.waits
+        return self._waits.watch(candidate, others, answer, waited=waited, elsewhere=elsewhere)
 
 
 def request_for_candidate(attempt: Attempt) -> Request:

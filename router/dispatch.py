@@ -252,7 +252,7 @@ class Router:
 
         `first` is the first attempt, if `start` has made it.
         """
-        began = self._now()
+        began = self._now() if first is None else first.began
         if first is None:
             self._ledger.count_request(began)
             entered = await self._attempt_or_hold(request, began)

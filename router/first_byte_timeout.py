@@ -57,13 +57,16 @@ class FirstByteWaits:
         others: Sequence[Candidate],
         answer: AbstractAsyncContextManager[Answer],
         *,
+        waited: float = 0.0,
         elsewhere: bool = False,
     ) -> AbstractAsyncContextManager[Answer]:
         """Wrap `answer`: entering it raises `WorkerUnreachable` if the candidate falls silent and another is trusted.
 
-        `elsewhere` says that the sender of the request may have others to ask, though this node has not.
+        The request has `waited` for so many seconds already. `elsewhere` says that the sender of the request may have others to
+        ask, though this node has not.
         """
-        return _WatchedAnswer(self, candidate, others, answer, elsewhere=elsewhere)
+        since = asyncio.get_running_loop().time() - waited
+        return _WatchedAnswer(self, candidate, others, answer, since=since, elsewhere=elsewhere)
 
     def check_waits(self, now: float) -> None:
         """Check the candidates that are waited for, and give up those that were silent at the last check as well."""
@@ -126,13 +129,14 @@ class _WatchedAnswer:
         others: Sequence[Candidate],
         answer: AbstractAsyncContextManager[Answer],
         *,
+        since: float,
         elsewhere: bool,
     ) -> None:
         self.candidate = candidate
         self.place = candidate.place
         self.elsewhere = elsewhere
         self.others = others
-        self.since = asyncio.get_running_loop().time()
+        self.since = since
         self._waits = waits
         self._answer = answer
         self._given_up = False

@@ -1,7 +1,6 @@
-"""Direct call: an answer in one piece from a worker of this machine, requested and passed on without a task.
+"""Direct call: a request that is sent without a task, and answered without one if its answer comes soon and in one piece.
 
-Everything else continues in a task, with what was received so far: a slow answer, a failure, a stream, a worker without an idle
-connection, another node.
+Everything else continues in a task, with what was received so far: a slow answer, a failure, a stream from its first byte on.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from router.http.reply import Reply
 from router.peers.headers import HOP
 from router.requests import Request
 
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.5
 """Seconds after which a task takes over: it waits for the answer, and checks whether the worker is alive."""
 
 _STEADY_LINES = SteadyLines()
@@ -90,7 +89,7 @@ def raising_handler(error: Exception) -> CallHandler:
 class DirectCall:
     """One call that was sent to a worker, until its answer is passed on or handed over."""
 
-    __slots__ = ("_account", "_attempt", "_call", "_caller", "_check_handle", "_reply")
+    __slots__ = ("_account", "_attempt", "_call", "_caller", "_check_handle", "_reply", "_streams")
 
     def __init__(
         self,
@@ -105,8 +104,10 @@ class DirectCall:
         self._attempt = attempt
         self._reply = reply
         self._caller = caller
+        self._streams = attempt.request.stream
         self._check_handle: asyncio.Handle | None = None
-        reply.listener = self._check_reply if reply.can_run_inline else self._on_news
+        inline = reply.can_run_inline or self._streams
+        reply.listener = self._check_reply if inline else self._on_news
 
     def hand_over(self) -> None:
         """Have a task continue the call."""
@@ -130,7 +131,10 @@ class DirectCall:
     def _check_reply(self) -> None:
         self._check_handle = None
         reply = self._reply
-        if reply.complete:
+        if self._streams:
+            if reply.done or reply.buffered or not 200 <= reply.status <= 299:
+                self.hand_over()
+        elif reply.complete:
             self._finish()
         elif reply.failed or reply.buffered > AT_ONCE_BYTES or not 200 <= reply.status <= 299:
             self.hand_over()

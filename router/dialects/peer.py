@@ -95,8 +95,8 @@ class Peer:
         self._links = links
 
     def prepare(self, request: Request, candidate: Candidate) -> Call | None:
-        """Return what to send for a small unstreamed text or an embedding, if the way to its node is known."""
-        if request.stream or request.verbatim or request.kind not in _AT_ONCE:
+        """Return what to send for a small text or an embedding, if the way to its node is known."""
+        if request.verbatim or request.kind not in _AT_ONCE:
             return None
         if len(request.body) > SMALL_BYTES:
             return None
@@ -195,10 +195,10 @@ class PeerCall:
         request, links = self._request, self._links
         link = await self._visit.__aenter__()
         try:
-            call = self._peer.call(link, request, self._candidate)
+            call = self._reply or self._peer.call(link, request, self._candidate)
             hides = _wants_usage(request)
             read = partial(_read, request=request, route=link.route, hides=hides)
-            self._sent_call = SentCall(call, links.settings, link.deadlines, read, self._reply)
+            self._sent_call = SentCall(call, links.settings, link.deadlines, read)
             return await self._sent_call.__aenter__()
         except (WorkerError, HttpError) as error:
             self._visit.record_failure(error)

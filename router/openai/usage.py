@@ -237,6 +237,10 @@ class OptionSupport:
         since = self._refused_at.get(api)
         return since is None or now - since >= ASK_AGAIN
 
+    def is_accepted(self, api: str) -> bool:
+        """Return whether a worker is known to accept the usage option."""
+        return api in self._accepting
+
     def may_be_due_to_option(self, api: str, status: int, refusal: bytes) -> bool:
         """Return whether a refusal may be due to the usage option: it names it, or this worker never accepted it."""
         if status not in _REFUSALS:

@@ -88,7 +88,8 @@ class OpenAIHttp:
         self._deadlines = links.deadlines
         self._usage_option = OptionSupport()
         self._by_chat = CompletionsByChat(links)
-        self.prepare = partial(prepare_call, links.workers)
+        option = self._usage_option if links.settings.stream_usage else None
+        self.prepare = partial(prepare_call, links.workers, option)
         """See `Starter.prepare`."""
 
     def resume(

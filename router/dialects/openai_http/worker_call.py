@@ -109,15 +109,25 @@ def build_body(worker: Worker, request: Request) -> Made:
     return body, rerank
 
 
-def prepare_call(pools: WorkerPools, request: Request, candidate: Candidate) -> Call | None:
-    """Return what to send for a small unstreamed chat or an embedding; `None` for any other request."""
+def prepare_call(
+    pools: WorkerPools, usage_option: OptionSupport | None, request: Request, candidate: Candidate
+) -> Call | None:
+    """Return what to send for a small chat or an embedding; `None` for any other request.
+
+    If streams of text get the usage option, one is sent only to a worker that is known to accept it.
+    """
     worker, body = candidate.worker, request.body
-    if request.stream or request.verbatim or request.kind not in _AT_ONCE:
+    if request.verbatim or request.kind not in _AT_ONCE:
         return None
     if worker is None or worker.headers or len(body) > SMALL_BYTES:
         return None
+    option = usage_option if request.stream and request.kind in TEXT else None
+    if option is not None and not option.is_accepted(worker.api):
+        return None
     if not request.plain or worker.own_model != request.model:
         body, _ = build_body(worker, request)
+    if option is not None:
+        body = add_usage_option(body) or body
     origin, start = goal_for(worker.api, request.kind)
     head = forwarded_head(request, start, len(body))
     return Call(pools.pool_at(origin), head, body)
@@ -150,15 +160,24 @@ class WorkerCall:
         """The worker's address."""
         return self._worker.api
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether the request was sent already."""
+        return self._reply is not None
+
     def send(self, goal: Goal | None = None, body: bytes | None = None) -> SentCall:
         """Send the request to another goal, or with another body; entering waits for the first byte."""
-        links, worker, request = self._links, self._worker, self._request
+        links, reply = self._links, self._reply
+        self._reply = None
+        call = self._call(goal, body) if reply is None else reply
+        return SentCall(call, links.settings, links.deadlines, self._read)
+
+    def _call(self, goal: Goal | None, body: bytes | None) -> Call:
+        worker, request = self._worker, self._request
         origin, start = goal or goal_for(worker.api, request.kind)
         body = self.body if body is None else body
         head = head_to(worker, request, start, len(body))
-        call = Call(links.workers.pool_at(origin), head, body)
-        reply, self._reply = self._reply, None
-        return SentCall(call, links.settings, links.deadlines, self._read, reply)
+        return Call(self._links.workers.pool_at(origin), head, body)
 
     async def _read(self, exchange: Exchange) -> Answer:
         answer = await self._answer(exchange, self._request.kind)
@@ -186,7 +205,10 @@ class WorkerCall:
 
 
 class StreamWithUsage:
-    """A stream that ends with its usage; a worker that refuses the usage option is asked once more without it."""
+    """A stream that ends with its usage; a worker that refuses the usage option is asked once more without it.
+
+    If the request was sent already, it was sent with the option.
+    """
 
     __slots__ = ("_call", "_sent_call", "_usage_option")
     __deletable__ = ("_call",)  # mypyc asks
@@ -198,7 +220,7 @@ class StreamWithUsage:
     async def __aenter__(self) -> Answer:
         now = asyncio.get_running_loop().time
         call, body, question = self._call, self._call.body, None
-        if self._usage_option.should_send(call.api, now()):
+        if call.was_sent or self._usage_option.should_send(call.api, now()):
             long = is_large_body(body)
             question = (
                 await run_in_thread(partial(add_usage_option, body))

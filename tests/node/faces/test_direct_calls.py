@@ -1,4 +1,4 @@
-"""Calls that are answered without a task, and all that makes one necessary; callers see no difference."""
+"""Calls that are sent and answered without a task, and all that makes one necessary; callers see no difference."""
 
 import asyncio
 import gc
@@ -16,6 +16,7 @@ from tests.node.faces.assembly import Pair, World, node, openai_at, settings_of,
 from tests.workers.openai_worker import running
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a b c"}]}
+STREAM = CHAT | {"stream": True}
 URL = "/v1/chat/completions"
 
 
@@ -46,6 +47,21 @@ async def warm(served, tasks):
     return served
 
 
+@pytest.fixture
+async def streaming(warm, tasks):
+    """Return the same; its worker is known to accept the usage option."""
+    await read_stream(warm)
+    tasks.clear()
+    return warm
+
+
+async def read_stream(running) -> bytes:
+    """Return the bytes of a stream."""
+    async with running.http.post(URL, json=STREAM) as response:
+        assert response.status == 200
+        return await response.read()
+
+
 ANSWER = b"""{"model":"tiny","choices":[{"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}],
 "usage":{"prompt_tokens":5,"completion_tokens":6}}"""
 
@@ -68,6 +84,41 @@ async def test_a_warm_call_needs_no_task(warm, worker, tasks, caplog):
     assert " attempts=1 status=200 " in line
     assert line.endswith(" tokens=5+6")
     await settled(warm)
+
+
+async def test_a_stream_takes_a_task_from_its_first_byte_on(streaming, worker, tasks):
+    before = len(worker.received)
+    worker.fail(delay_headers=0.4 * direct.PATIENCE_SECONDS)
+    async with asyncio.TaskGroup() as group:
+        stream = group.create_task(read_stream(streaming))
+        await until(lambda: len(worker.received) > before)
+        assert tasks == []
+    assert tasks == ["tiny"]
+    assert stream.result().endswith(b"data: [DONE]\n\n")
+    assert b'"usage"' not in stream.result()
+    assert orjson.loads(worker.received[-1].body)["stream_options"] == {"include_usage": True}
+    await settled(streaming)
+
+
+async def test_a_slow_stream_is_awaited_by_a_task(streaming, worker, tasks):
+    worker.fail(delay_headers=3 * direct.PATIENCE_SECONDS)
+    async with asyncio.TaskGroup() as group:
+        stream = group.create_task(read_stream(streaming))
+        await until(lambda: tasks == ["tiny"])
+        assert not stream.done()
+    assert stream.result().endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_stream_whose_worker_now_refuses_the_usage_option_is_sent_without_it(
+    streaming, worker
+):
+    before = len(worker.received)
+    worker.fail(
+        refuses_usage=True, refusal=b'{"error":{"message":"no such field: stream_options"}}'
+    )
+    assert (await read_stream(streaming)).endswith(b"data: [DONE]\n\n")
+    bodies = [orjson.loads(received.body) for received in worker.received[before:]]
+    assert ["stream_options" in body for body in bodies] == [True, False]
 
 
 async def test_a_completion_takes_a_task_because_it_may_become_a_chat(warm, tasks):
@@ -103,6 +154,27 @@ async def test_failures_are_reported_as_without_direct_calls(warm, worker, tasks
     assert payload["error"]["message"]
     assert tasks == ["tiny"]
     await settled(warm)
+
+
+@pytest.mark.parametrize(
+    ("faults", "status"),
+    [
+        ({"status": 400}, 400),
+        ({"status": 500}, 502),
+        ({"status": 503, "retry_after": "7"}, 429),
+        ({"garbage": True}, 502),
+        ({"die_before_headers": True}, 502),
+    ],
+)
+async def test_failures_before_a_stream_begins_are_reported_as_without_direct_calls(
+    streaming, worker, tasks, faults, status
+):
+    worker.fail(**faults)
+    got, payload = await told(streaming.http.post(URL, json=STREAM))
+    assert got == status, payload
+    assert payload["error"]["message"]
+    assert tasks == ["tiny"]
+    await settled(streaming)
 
 
 async def test_another_worker_answers_where_the_first_fails(warm, worker, tasks):
@@ -141,15 +213,16 @@ async def test_an_answer_carries_our_name_of_the_model(warm, worker, tasks):
     assert tasks == []
 
 
+@pytest.mark.parametrize("chat", [CHAT, STREAM], ids=["whole", "stream"])
 @pytest.mark.parametrize("seconds", [0.05, 1.5 * direct.PATIENCE_SECONDS], ids=["at once", "later"])
-async def test_a_worker_sees_its_caller_leave(warm, worker, caplog, seconds):
+async def test_a_worker_sees_its_caller_leave(streaming, worker, caplog, seconds, chat):
     worker.fail(hang=True)
     with caplog.at_level(logging.INFO, "modelvine.requests"):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(seconds):
-                await told(warm.http.post(URL, json=CHAT))
+                await told(streaming.http.post(URL, json=chat))
         await until(lambda: worker.hung_up == 1)
-        await settled(warm)
+        await settled(streaming)
     (line,) = [record.getMessage() for record in caplog.records]
     assert " status=499 " in line
 
@@ -222,6 +295,20 @@ async def test_over_a_hop_neither_node_needs_a_task(hop, worker, tasks, caplog, 
     assert not {"x-modelvine-load", "x-modelvine-service-time"} & set(headers)
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(" route=")[2].split()[0] for line in lines] == ["local", "direct"]
+    await settled(hop)
+
+
+async def test_a_stream_over_a_hop_takes_tasks_from_its_first_byte_on(hop, worker, tasks):
+    await read_stream(hop)
+    tasks.clear()
+    before = len(worker.received)
+    worker.fail(delay_headers=0.4 * direct.PATIENCE_SECONDS)
+    async with asyncio.TaskGroup() as group:
+        stream = group.create_task(read_stream(hop))
+        await until(lambda: len(worker.received) > before)
+        assert tasks == []
+    assert tasks == ["tiny", "tiny"]
+    assert stream.result().endswith(b"data: [DONE]\n\n")
     await settled(hop)
 
 
