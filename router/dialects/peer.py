@@ -195,10 +195,10 @@ class PeerCall:
         request, links = self._request, self._links
         link = await self._visit.__aenter__()
         try:
-            call = self._reply or self._peer.call(link, request, self._candidate)
+            call = self._peer.call(link, request, self._candidate)
             hides = _wants_usage(request)
             read = partial(_read, request=request, route=link.route, hides=hides)
-            self._sent_call = SentCall(call, links.settings, link.deadlines, read)
+            self._sent_call = SentCall(call, links.settings, link.deadlines, read, self._reply)
             return await self._sent_call.__aenter__()
         except (WorkerError, HttpError) as error:
             self._visit.record_failure(error)

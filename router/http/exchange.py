@@ -250,18 +250,20 @@ class SentCall:
     Entering raises a `WorkerError`. Leaving before the end cuts the connection, so that the worker sees its caller go.
     """
 
-    __slots__ = ("_answer", "_call", "_deadlines", "_exchange", "_read", "_settings")
+    __slots__ = ("_answer", "_call", "_deadlines", "_exchange", "_read", "_reply", "_settings")
     __deletable__ = ("_call", "_read")  # mypyc asks
 
     def __init__(
         self,
-        call: Call | Reply,
+        call: Call,
         settings: RouterSettings,
         deadlines: Deadlines,
         read: Callable[[Exchange], Awaitable[Answer]],
+        reply: Reply | None = None,
     ) -> None:
-        """Prepare the request, or take over the reply to it if it was sent already."""
+        """Prepare the request, or take over its `reply` if it was sent already."""
         self._call = call
+        self._reply = reply
         self._settings = settings
         self._deadlines = deadlines
         self._read = read
@@ -275,11 +277,11 @@ class SentCall:
             async with self._deadlines.within(
                 min(settings.first_byte_timeout, settings.total_timeout)
             ):
-                if isinstance(call, Reply):
-                    reply = call
-                    await reply.wait_for_head_or_abort()
-                else:
+                reply = self._reply
+                if reply is None:
                     reply = await call.pool.ask(call.head, call.body)
+                else:
+                    reply = await call.pool.resume(reply, call.head, call.body)
                 self._exchange = Exchange(reply, settings, deadline, self._deadlines.timers)
                 self._exchange.check_encoding()
                 answer = await self._read(self._exchange)

@@ -11,14 +11,13 @@ from yarl import URL
 
 from registry.intake.dialable import parse_ip
 from router.errors import WorkerRejected, WorkerUnable
+from router.http.dial import Objection, tcp_dialer
 from router.http.errors import HttpError
 from router.http.heads import request_head
 from router.http.pool import (
     ConnectionPool,
-    Objection,
     build_request_start,
     public_context,
-    tcp_dialer,
 )
 from router.openai.media_type import type_of
 from router.openai.text_writer import refused

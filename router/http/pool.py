@@ -15,13 +15,12 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from ipaddress import ip_address
-from typing import Protocol, TypeVar
 
 from yarl import URL
 
 from router.http.connection import Connection
-from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted, tls_failure
+from router.http.dial import tcp_dialer
+from router.http.errors import CannotConnect, ConnectTimeout, HungUp, tls_failure
 from router.http.reply import Reply
 from router.http.write_batch import WriteBatch
 from router.settings import RouterSettings
@@ -44,21 +43,8 @@ _REPEATABLE = b"GET "
 Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 """Function that opens a connection whose protocol the given function makes; raises `OSError`."""
 
-_Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
-
-
-class RawDial(Protocol):
-    """Function that opens a connection of any protocol."""
-
-    async def __call__(self, make: Callable[[], _Made], /) -> _Made:
-        """Return the protocol; raise `OSError`."""
-
-
 Origin = tuple[str, str, int]
 """Scheme, host and port of a URL."""
-
-Objection = Callable[[str, int], str]
-"""Function that returns why an IP address and port may not be connected to, empty if they may."""
 
 
 class ConnectionPool:
@@ -118,6 +104,14 @@ class ConnectionPool:
                 if not (error.untouched and head.startswith(_REPEATABLE)):
                     raise
         return await (await self._open_connection()).ask(head, body)
+
+    async def resume(self, reply: Reply, head: bytes, body: bytes) -> Reply:
+        """Wait for the head of the reply to a request that was sent, and return it; send the request anew if it is refused."""
+        try:
+            await reply.wait_for_head_or_abort()
+        except CannotConnect:
+            return await self.ask(head, body)
+        return reply
 
     def take_idle(self) -> Connection | None:
         """Take a connection on which a request may be sent at once, `None` if there is none."""
@@ -308,56 +302,6 @@ class WorkerPools:
         """Cut every connection."""
         for pool in self._pools.values():
             pool.close()
-
-
-def tcp_dialer(
-    host: str,
-    port: int,
-    context: ssl.SSLContext | None = None,
-    *,
-    name: str | None = None,
-    objection: Objection = lambda address, port: "",  # noqa: ARG005
-) -> RawDial:
-    """Return a function that connects over TCP, with a context over TLS, whose server name is `name` or else the host.
-
-    The host's addresses are tried in turn, but none to which there is an objection: a name may resolve to anything by now.
-    """
-    server_name = (host if name is None else name) if context else None
-
-    async def dial(make: Callable[[], _Made], /) -> _Made:
-        connect = asyncio.get_running_loop().create_connection
-        failure = OSError("no address")
-        for address in await addresses_of(host, port):
-            if reason := objection(address, port):
-                failure = NotAdmitted(reason)
-                continue
-            try:
-                _, connection = await connect(
-                    make, address, port, ssl=context, server_hostname=server_name
-                )
-            except OSError as error:
-                failure = error
-            else:
-                return connection
-        raise failure
-
-    return dial
-
-
-async def addresses_of(host: str, port: int) -> list[str]:
-    """Return the IP addresses that a host resolves to now; raise `OSError`."""
-    if (address := _literal(host)) is not None:
-        return [address]
-    resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [*dict.fromkeys(str(address[0]) for *_, address in resolved)]
-
-
-@lru_cache(maxsize=4096)
-def _literal(host: str) -> str | None:
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        return None
 
 
 def origin_of(url: URL) -> Origin:

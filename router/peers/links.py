@@ -31,6 +31,9 @@ from router.ssrf_guard import SsrfGuard
 MAX_PEERS = 1024
 """Peers to which connections are kept; the least recently used one is evicted."""
 
+JUST_NOW = 1.0
+"""Seconds within which the end of a connection explains the end of a request on it."""
+
 MAX_ADDRESSES = 8
 """Addresses of one peer that are tried, all concurrently."""
 
@@ -234,7 +237,7 @@ class Visit:
     """Use of the way to a peer: entering raises `WorkerUnreachable` if nothing is known of how to reach it.
 
     Leaving with a failure to connect makes the next request look for an address anew. If the connection broke because the way to
-    a live node was cut, its worker does not count as dead.
+    a live node was cut or loses large packets, its worker does not count as dead.
     """
 
     __slots__ = ("_links", "_path", "_peer")
@@ -257,8 +260,12 @@ class Visit:
         if isinstance(error, (WorkerUnreachable, WorkerTimeout, HttpError)):
             if self._path is not None:
                 self._path.recheck_address()
-        elif isinstance(error, WorkerDied) and error.hung_up and self._links.is_cut_off(self._peer):
-            raise WorkerUnreachable("its node is alive, but the connection to it broke") from error
+        elif isinstance(error, WorkerDied) and error.hung_up:
+            stuck = self._path is not None and self._path.was_stuck(JUST_NOW)
+            if stuck or self._links.is_cut_off(self._peer):
+                raise WorkerUnreachable(
+                    "its node is alive, but the connection to it broke", sent=stuck
+                ) from error
 
 
 def _address(link: str) -> URL | None:

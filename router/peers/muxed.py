@@ -22,6 +22,12 @@ One that leaves a ping unanswered until the next check gets no new streams: larg
 SILENT_CHECKS = 12
 """Pings in a row without a byte in return, after which the connection is cut: a machine that is gone closes nothing."""
 
+STUCK_CHECKS = 2
+"""Checks in a row with a ping unanswered and nothing delivered, though the other side is heard, after which it is cut."""
+
+STUCK_RETRANSMISSIONS = 4
+"""Transmissions of the same bytes in a row, from which on they count as stuck: some 3 s at a short round trip."""
+
 IDLE_CHECKS = 12
 """Checks in a row without a stream, after which the asking side ends the connection."""
 
@@ -34,9 +40,15 @@ TURN_BYTES = 256 * 1024
 READ_BYTES = 64 * 1024
 """Bytes taken in at once from which on the rest of the loop has a turn before more are read."""
 
+_RETRANSMITS = 2  # offset of `tcpi_retransmits` in Linux's `struct tcp_info`
+
 log = logging.getLogger("modelvine.links")
 
 Factory = Callable[[], StreamProtocol]
+
+
+class LinkStuck(ConnectionError):
+    """Bytes of this side do not arrive any more, though the other side is heard."""
 
 
 class Owner(Protocol):
@@ -71,6 +83,9 @@ class MuxedConnection(asyncio.Protocol):
         self._silent_checks = self._idle_checks = 0
         self._ping_pending = False
         """Whether a ping of an earlier check is not answered yet."""
+        self._unanswered_checks = self._stuck_checks = 0
+        self.was_stuck = False
+        """Whether it ended because large packets are lost in one direction, as far as this side can tell."""
         self._check_timer: asyncio.TimerHandle | None = None
         self._pings: list[asyncio.Future[None]] = []
 
@@ -195,6 +210,11 @@ class MuxedConnection(asyncio.Protocol):
         """End every stream, and tell the owner."""
         self._transport = None
         self.draining = True
+        # The other side resets a connection on which its own bytes are stuck.
+        if self._unanswered_checks and isinstance(error, ConnectionResetError):
+            self.was_stuck = True
+        elif self.was_stuck:
+            error = LinkStuck()
         for handle in (self._flush_handle, self._check_timer):
             if handle is not None:
                 handle.cancel()
@@ -230,7 +250,7 @@ class MuxedConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _ping_answered(self) -> None:
-        self._ping_pending = False
+        self._ping_pending, self._unanswered_checks = False, 0
         answers, self._pings = self._pings, []
         for answer in answers:
             if not answer.done():
@@ -261,13 +281,31 @@ class MuxedConnection(asyncio.Protocol):
             if not self.mux.wants_to_send:
                 self._transport.close()
 
+    def _is_stuck(self) -> bool:
+        """Return whether the same bytes were transmitted again and again without any of them being acknowledged."""
+        wire = self.get_extra_info("socket")
+        if not hasattr(socket, "TCP_INFO") or wire is None or not _is_tcp(wire):
+            return False  # macOS has none, nor has a pipe
+        info: bytes = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RETRANSMITS + 1)
+        return info[_RETRANSMITS] >= STUCK_RETRANSMISSIONS
+
     def _check_connection(self) -> None:
         """Drain the connection if it is unused, ping the other side if it is silent, and cut the connection if that is dead."""
         self._silent_checks = 0 if self._has_heard else self._silent_checks + 1
         self._idle_checks = 0 if self._streams else self._idle_checks + 1
+        self._unanswered_checks += self._ping_pending
+        stuck = self._ping_pending and self._has_heard and self._is_stuck()
+        self._stuck_checks = self._stuck_checks + 1 if stuck else 0
         self._has_heard = False
         if self._silent_checks > SILENT_CHECKS:
             log.warning("a link to another node is closed: it was silent")
+            self.abort()
+            return
+        if self._stuck_checks >= STUCK_CHECKS:
+            log.warning(
+                "a link to another node is closed: only small packets arrive there; check the MTU of the path"
+            )
+            self.was_stuck = True
             self.abort()
             return
         if self._idle_checks > IDLE_CHECKS or self._ping_pending:
@@ -284,6 +322,10 @@ def _limit_silence(wire: socket.socket | None) -> None:
     """Have the kernel end a connection whose bytes stay unacknowledged for as long as a silent one may be silent."""
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         return  # macOS has none
-    if wire is not None and wire.family in (socket.AF_INET, socket.AF_INET6):
+    if wire is not None and _is_tcp(wire):
         milliseconds = int(1000 * CHECK_SECONDS * SILENT_CHECKS)
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def _is_tcp(wire: socket.socket) -> bool:
+    return wire.family in (socket.AF_INET, socket.AF_INET6)

@@ -10,9 +10,10 @@ from yarl import URL
 from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
 from router.answer import Route
+from router.http.dial import Objection, tcp_dialer
 from router.http.errors import HttpError, NotHttp
 from router.http.heads import request_head
-from router.http.pool import Objection, request_start, tcp_dialer
+from router.http.pool import request_start
 from router.http.timers import Deadlines
 from router.peers.pipes import Peers, pipe_dialer
 from router.peers.shared_pool import PIPE_STREAMS, SharedPool
@@ -151,6 +152,11 @@ class PeerPath:
         """Return whether bytes came from the peer within the last seconds."""
         since = asyncio.get_running_loop().time() - within
         return any(pool.heard_at >= since for pool in self._all_pools())
+
+    def was_stuck(self, within: float) -> bool:
+        """Return whether a connection ended within the last seconds because large packets to or from the peer are lost."""
+        since = asyncio.get_running_loop().time() - within
+        return any(pool.stuck_at >= since for pool in self._all_pools())
 
     def _all_pools(self) -> list[SharedPool]:
         return [*(link.pool for link in self._pipe_links.values()), *self._pools.values()]

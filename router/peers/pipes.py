@@ -24,7 +24,7 @@ from registry.members.liveness import MemberHealth, Status
 from registry.mesh import Mesh, Pipe
 from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
-from router.http.pool import RawDial
+from router.http.dial import RawDial
 
 ADDRESSES_DIALLED = 2
 """Addresses of each kind that a request waits for; nodes name first those that other nodes dial most easily."""
@@ -241,7 +241,7 @@ def pipe_dialer(
 ) -> RawDial:
     """Return a function that connects to a peer over pipes, with a pipe for each connection."""
 
-    async def dial(make: Callable[[], _Made], /) -> _Made:
+    async def dial(make: Callable[[], _Made], /, *, small_packets: bool = False) -> _Made:  # noqa: ARG001 (RawDial)
         try:
             pipe = await peers.open_pipe(peer)
         except RegistryError as error:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import cast
 
 from router.http.connection import Connection, ConnectionOwner
+from router.http.dial import RawDial
 from router.http.errors import CannotConnect
-from router.http.pool import ConnectionPool, RawDial
-from router.peers.muxed import MuxedConnection
+from router.http.pool import ConnectionPool
+from router.peers.muxed import LinkStuck, MuxedConnection
 from router.peers.tls import NegotiatingProtocol
 from router.settings import RouterSettings
 
@@ -41,9 +42,11 @@ class StreamConnection(Connection):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the reply; the request on a refused stream was not read."""
-        if isinstance(error, ConnectionRefusedError) and self._reply is not None:
-            self._reply.fail(CannotConnect("the other side accepts no more requests"))
+        """End the reply; the request on a refused stream was not read, nor, very likely, one before bytes that are stuck."""
+        reply = self._reply
+        unread = isinstance(error, ConnectionRefusedError | LinkStuck)
+        if unread and reply is not None and not reply.status:
+            reply.fail(CannotConnect("the connection to the other node takes no more requests"))
             self._reply = None
         super().connection_lost(error)
 
@@ -60,6 +63,8 @@ class SharedDial:
         """Whether the node did not offer sharing when it was last dialled."""
         self._dial_lock = asyncio.Lock()
         self._closed = False
+        self.stuck_at = -math.inf
+        """When a connection last ended because large packets are lost; later ones send small packets."""
 
     def __len__(self) -> int:
         return len(self._shared)
@@ -109,6 +114,8 @@ class SharedDial:
     def remove_connection(self, connection: MuxedConnection) -> None:
         """Forget a connection that is gone."""
         self._shared.pop(connection, None)
+        if connection.was_stuck:
+            self.stuck_at = connection.loop.time()
 
     def _find_connection(self) -> MuxedConnection | None:
         for shared in self._shared:
@@ -118,7 +125,7 @@ class SharedDial:
 
     async def _connect(self, make: Callable[[], Connection]) -> Connection:
         arrival = NegotiatingProtocol(make, lambda: MuxedConnection(self))
-        await self._dial(lambda: arrival)
+        await self._dial(lambda: arrival, small_packets=math.isfinite(self.stuck_at))
         self._is_unshared = not isinstance(arrival.protocol, MuxedConnection)
         if isinstance(arrival.protocol, MuxedConnection):
             return self._stream(arrival.protocol)
@@ -150,6 +157,11 @@ class SharedPool(ConnectionPool):
     def heard_at(self) -> float:
         """When the last bytes came over an open connection; minus infinity without one."""
         return self._shared.heard_at
+
+    @property
+    def stuck_at(self) -> float:
+        """When a connection last ended because large packets are lost; minus infinity if none did."""
+        return self._shared.stuck_at
 
     def take_idle(self) -> Connection | None:
         """Take a connection on which a request may be sent at once: opening a stream needs no wait."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnreachable
-from router.http.pool import addresses_of
+from router.http.dial import addresses_of
 from router.rpc.failures import RpcFailed, too_large
 from router.rpc.messages import Method
 from router.settings import RouterSettings

@@ -67,6 +67,7 @@ class Network:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._cut: set[tuple[int, int]] = set()
         self._lost = 0.0
+        self._narrow: dict[tuple[int, int], int] = {}
         self._delay = ExitStack()
 
     def __enter__(self) -> Self:
@@ -126,6 +127,15 @@ class Network:
         self._cut.add((source, target))
         self._apply()
 
+    def narrow(self, one: int, other: int, size: int) -> None:
+        """Drop silently what two hosts send each other in packets of more than so many bytes: a black hole of the path's MTU."""
+        self._narrow |= {(one, other): size, (other, one): size}
+        for host in (one, other):
+            # Else the kernel hands many packets over as one, whose size is that of them all.
+            device = ("dev", "eth0", "gso_max_segs", "1")
+            _run("ip", "-n", self.namespace(host), "link", "set", *device)
+        self._apply()
+
     def lose(self, percent: float) -> None:
         """Drop this share of all packets, in each direction, at random."""
         self._lost = percent
@@ -143,13 +153,14 @@ class Network:
             self._delay.callback(_run, "ip", "netns", "exec", core, "iptables", "-F", "FORWARD")
 
     def mend(self) -> None:
-        """End partitions and cuts; links stay as slow as they are, and lose as much."""
+        """End partitions and cuts; links stay as slow and narrow as they are, and lose as much."""
         self._cut.clear()
         self._apply()
 
     def heal(self) -> None:
         """End partitions, cuts, loss and delay, and put every cable back."""
         self._cut.clear()
+        self._narrow.clear()
         self._lost = 0.0
         self.delay(0)
         self._apply()
@@ -199,6 +210,10 @@ class Network:
     def _apply(self) -> None:
         """Replace all rules by the ones that hold now, in one transaction."""
         rules = [f'iifname "h{a}" oifname "h{b}" drop' for a, b in sorted(self._cut)]
+        rules += [
+            f'iifname "h{a}" oifname "h{b}" meta length > {size} drop'
+            for (a, b), size in sorted(self._narrow.items())
+        ]
         if self._lost:
             # IPv4 alone: a lost ARP question would cost a second, which is not the loss that is meant.
             share = f"numgen random mod 100000 < {min(round(self._lost * 1000), 99_999)}"

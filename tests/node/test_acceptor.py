@@ -18,9 +18,9 @@ from node.acceptor import MAX_BYTES, NoPreamble, read_client_address
 from node.listeners import SharedConnections
 from registry.signing import Identity
 from router.http.connection import Connection
+from router.http.dial import SMALL_SEGMENT, tcp_dialer
 from router.http.errors import CannotConnect, HttpError, HungUp
 from router.http.heads import request_head
-from router.http.pool import tcp_dialer
 from router.http.reply import Reply
 from router.peers.mux import EXTRA_BYTES, WINDOW
 from router.peers.shared_pool import STREAMS, SharedPool
@@ -324,6 +324,40 @@ async def test_a_request_that_is_given_up_ends_at_the_other_node_and_the_rest_go
         asking.cancel()
         (await asking).close() if asking.done() and not asking.cancelled() else None
         assert node.connections == 1
+
+
+async def test_a_request_on_a_stuck_connection_is_sent_again_in_small_packets() -> None:
+    small = []
+
+    async def answer_if_small(request: web.BaseRequest) -> web.Response:
+        assert request.transport is not None
+        wire = request.transport.get_extra_info("socket")
+        small.append(wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= SMALL_SEGMENT)
+        if not small[-1]:
+            await asyncio.Event().wait()
+        return web.Response(text="done")
+
+    async with Served(answer_if_small) as node, node.place() as pool:
+        first = asyncio.ensure_future(answered(pool))
+        await until(lambda: len(small) == 1)
+        # Only a request for which a connection was open already is sent again.
+        later = [asyncio.ensure_future(ask(pool)) for ask in (answered, _resumed)]
+        await until(lambda: len(small) == 3)
+        (stuck,) = pool._shared._shared
+        stuck.was_stuck = True
+        stuck.abort()
+        with pytest.raises(CannotConnect):
+            await first
+        assert await asyncio.gather(*later) == [b"done"] * 2
+        assert pool.stuck_at > 0
+    assert small == [False] * 3 + [True] * 2
+
+
+async def _resumed(pool: SharedPool) -> bytes:
+    connection = pool.take_idle()
+    assert connection is not None
+    reply = await pool.resume(connection.begin(HEAD, b""), HEAD, b"")
+    return await reply.read_up_to(2**30)
 
 
 async def test_an_answer_that_is_cut_raises_an_error_and_the_connection_stays_in_use() -> None:

@@ -167,17 +167,13 @@ class WorkerCall:
 
     def send(self, goal: Goal | None = None, body: bytes | None = None) -> SentCall:
         """Send the request to another goal, or with another body; entering waits for the first byte."""
-        links, reply = self._links, self._reply
-        self._reply = None
-        call = self._call(goal, body) if reply is None else reply
-        return SentCall(call, links.settings, links.deadlines, self._read)
-
-    def _call(self, goal: Goal | None, body: bytes | None) -> Call:
-        worker, request = self._worker, self._request
+        links, worker, request = self._links, self._worker, self._request
         origin, start = goal or goal_for(worker.api, request.kind)
         body = self.body if body is None else body
         head = head_to(worker, request, start, len(body))
-        return Call(self._links.workers.pool_at(origin), head, body)
+        call = Call(links.workers.pool_at(origin), head, body)
+        reply, self._reply = self._reply, None
+        return SentCall(call, links.settings, links.deadlines, self._read, reply)
 
     async def _read(self, exchange: Exchange) -> Answer:
         answer = await self._answer(exchange, self._request.kind)

@@ -15,9 +15,10 @@ from yarl import URL
 
 from router.http.answer_headers import AnswerHeaders, facts_of
 from router.http.connection import HEAD_BYTES, Connection
+from router.http.dial import tcp_dialer
 from router.http.errors import HungUp, NotHttp
 from router.http.heads import PARSED, request_head
-from router.http.pool import ConnectionPool, request_start, tcp_dialer
+from router.http.pool import ConnectionPool, request_start
 from router.http.reply import FULL_BYTES
 from tests.garbage import living, uncollected
 from tests.router.http.dictated import BODY, HEAD, Exchange, split

@@ -14,9 +14,10 @@ from yarl import URL
 from router.dialects import Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
+from router.http.dial import tcp_dialer
 from router.http.errors import TlsFailed
 from router.http.heads import request_head
-from router.http.pool import WORKERS_IDLE_SECONDS, ConnectionPool, request_start, tcp_dialer
+from router.http.pool import WORKERS_IDLE_SECONDS, ConnectionPool, request_start
 from router.ssrf_guard import SsrfGuard
 from tests.certificates import write
 from tests.router.world import QUICK, ask, chat, links, own, until

@@ -1,13 +1,38 @@
 """Laws of the connection that carries many streams: one write per turn, backpressure, and a peer that may be dead."""
 
 import asyncio
+import socket
 import struct
 
 import pytest
 
 from router.peers.mux import WINDOW, Flag, FrameType
-from router.peers.muxed import IDLE_CHECKS, READ_BYTES, SILENT_CHECKS, TURN_BYTES, MuxedConnection
+from router.peers.muxed import (
+    IDLE_CHECKS,
+    READ_BYTES,
+    SILENT_CHECKS,
+    STUCK_CHECKS,
+    STUCK_RETRANSMISSIONS,
+    TURN_BYTES,
+    LinkStuck,
+    MuxedConnection,
+)
 from router.peers.muxed_stream import MuxedStream
+
+
+class Kernel:
+    """The kernel's side of a TCP connection: how often it has sent the same bytes in a row, as Linux tells it."""
+
+    family = socket.AF_INET
+
+    def __init__(self) -> None:
+        self.retransmissions = 0
+
+    def setsockopt(self, *_: int) -> None:
+        pass
+
+    def getsockopt(self, _level: int, _option: int, size: int) -> bytes:
+        return bytes((1, 4, self.retransmissions)).ljust(size, b"\0")
 
 
 class Wire(asyncio.Transport):
@@ -15,8 +40,12 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
+        self.kernel = Kernel()
         self.writes: list[bytes] = []
         self.closed = self.aborted = self.paused = False
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self.kernel if name == "socket" else default
 
     def pause_reading(self) -> None:
         self.paused = True
@@ -267,6 +296,59 @@ async def test_a_silent_peer_is_pinged_and_finally_cut_off(
     asking._check_connection()
     assert wire.aborted
     asking.connection_lost(None)
+
+
+def check_while_heard(asking: MuxedConnection, checks: int) -> None:
+    """Check a connection so often; before each, a ping of the other side comes and the own one is not answered."""
+    for _ in range(checks):
+        asking.data_received(frame(FrameType.PING, Flag.SYN, 0))
+        asking._check_connection()
+
+
+async def test_a_connection_on_which_only_the_other_sides_bytes_arrive_is_cut_after_two_checks(
+    asking: MuxedConnection, wire: Wire, owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
+    (stream,) = streams(asking, 1)
+    check_while_heard(asking, 1)
+    wire.kernel.retransmissions = STUCK_RETRANSMISSIONS
+    check_while_heard(asking, STUCK_CHECKS - 1)
+    assert not wire.aborted
+    check_while_heard(asking, 1)
+    assert wire.aborted
+    assert "check the MTU of the path" in caplog.text
+    asking.connection_lost(None)
+    await turn()
+    assert stream.told == [LinkStuck]
+    assert asking.was_stuck
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["slow line", "no line"])
+async def test_a_connection_on_which_bytes_still_arrive_or_none_come_either_is_not_cut_so_soon(
+    asking: MuxedConnection, wire: Wire, *, heard: bool
+) -> None:
+    streams(asking, 1)
+    for checks in range(SILENT_CHECKS):
+        wire.kernel.retransmissions = checks % STUCK_RETRANSMISSIONS if heard else checks
+        if heard:
+            check_while_heard(asking, 1)
+        else:
+            asking._check_connection()
+    assert not wire.aborted
+    assert not asking.was_stuck
+    asking.connection_lost(None)
+
+
+@pytest.mark.parametrize(("checks", "stuck"), [(1, False), (2, True)])
+async def test_a_reset_after_an_unanswered_ping_tells_that_the_other_sides_bytes_were_stuck(
+    asking: MuxedConnection, checks: int, *, stuck: bool
+) -> None:
+    (stream,) = streams(asking, 1)
+    for _ in range(checks):
+        asking._check_connection()
+    asking.connection_lost(ConnectionResetError())
+    await turn()
+    assert asking.was_stuck is stuck
+    assert stream.told == [ConnectionResetError]
 
 
 async def test_a_silent_peer_is_not_pinged_while_the_connection_closes(

@@ -11,7 +11,7 @@ from yarl import URL
 from registry.records import PeerId
 from registry.task_group import BackgroundTasks
 from router.answer import Route
-from router.http.pool import Objection
+from router.http.dial import Objection
 from router.peers.paths import NoneAnswered, PeerPath, Proven, Untried
 from router.peers.pipes import NoMesh
 from router.peers.tls import certificate_of, client_context

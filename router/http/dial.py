@@ -1,0 +1,95 @@
+"""Dialler of TCP connections: each address is checked when it is connected to, whatever its name resolved to before."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Protocol, TypeVar
+
+from router.http.errors import NotAdmitted
+
+SMALL_SEGMENT = 1024
+"""Bytes of data in a small packet: as many as RFC 4821 (7.2) begins with where larger ones may not pass."""
+
+_Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
+
+
+class RawDial(Protocol):
+    """Function that opens a connection of any protocol."""
+
+    async def __call__(self, make: Callable[[], _Made], /, *, small_packets: bool = False) -> _Made:
+        """Return the protocol; raise `OSError`. With `small_packets`, neither side of a TCP connection sends larger ones."""
+
+
+Objection = Callable[[str, int], str]
+"""Function that returns why an IP address and port may not be connected to, empty if they may."""
+
+
+def tcp_dialer(
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None = None,
+    *,
+    name: str | None = None,
+    objection: Objection = lambda address, port: "",  # noqa: ARG005
+) -> RawDial:
+    """Return a function that connects over TCP, with a context over TLS, whose server name is `name` or else the host.
+
+    The host's addresses are tried in turn, but none to which there is an objection: a name may resolve to anything by now.
+    """
+    server_name = (host if name is None else name) if context else None
+
+    async def dial(make: Callable[[], _Made], /, *, small_packets: bool = False) -> _Made:
+        loop = asyncio.get_running_loop()
+        failure = OSError("no address")
+        for address in await addresses_of(host, port):
+            if reason := objection(address, port):
+                failure = NotAdmitted(reason)
+                continue
+            try:
+                if small_packets:
+                    wire = await _connect_small(address, port)
+                    _, connection = await loop.create_connection(
+                        make, sock=wire, ssl=context, server_hostname=server_name
+                    )
+                else:
+                    _, connection = await loop.create_connection(
+                        make, address, port, ssl=context, server_hostname=server_name
+                    )
+            except OSError as error:
+                failure = error
+            else:
+                return connection
+        raise failure
+
+    return dial
+
+
+async def _connect_small(address: str, port: int) -> socket.socket:
+    wire = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        wire.settimeout(0)
+        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
+        await asyncio.get_running_loop().sock_connect(wire, (address, port))
+    except BaseException:
+        wire.close()
+        raise
+    return wire
+
+
+async def addresses_of(host: str, port: int) -> list[str]:
+    """Return the IP addresses that a host resolves to now; raise `OSError`."""
+    if (address := _literal(host)) is not None:
+        return [address]
+    resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [*dict.fromkeys(str(address[0]) for *_, address in resolved)]
+
+
+@lru_cache(maxsize=4096)
+def _literal(host: str) -> str | None:
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return None
