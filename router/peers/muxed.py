@@ -48,7 +48,7 @@ Factory = Callable[[], StreamProtocol]
 
 
 class LinkStuck(ConnectionError):
-    """Bytes of this side do not arrive any more, though the other side is heard."""
+    """Bytes of this side do not arrive any more, though the other side is heard; those of this stream very likely did not."""
 
 
 class Owner(Protocol):
@@ -84,6 +84,8 @@ class MuxedConnection(asyncio.Protocol):
         self._ping_pending = False
         """Whether a ping of an earlier check is not answered yet."""
         self._unanswered_checks = self._stuck_checks = 0
+        self._pinged_stream = self._read_stream = 0
+        """The newest stream when the last ping was sent, and when the last one that was answered was."""
         self.was_stuck = False
         """Whether it ended because large packets are lost in one direction, as far as this side can tell."""
         self._check_timer: asyncio.TimerHandle | None = None
@@ -107,8 +109,7 @@ class MuxedConnection(asyncio.Protocol):
         """Ping the other side, and drain unless it answers within so many seconds."""
         answer = self.loop.create_future()
         self._pings.append(answer)
-        self.mux.ping()
-        self.flush_soon()
+        self._ping()
         try:
             async with asyncio.timeout(within):
                 await answer
@@ -213,14 +214,14 @@ class MuxedConnection(asyncio.Protocol):
         # The other side resets a connection on which its own bytes are stuck.
         if self._unanswered_checks and isinstance(error, ConnectionResetError):
             self.was_stuck = True
-        elif self.was_stuck:
-            error = LinkStuck()
         for handle in (self._flush_handle, self._check_timer):
             if handle is not None:
                 handle.cancel()
         self._ping_answered()
-        for stream in tuple(self._streams.values()):
-            stream.fail(error or ConnectionResetError("the link is closed"))
+        lost = error or ConnectionResetError("the link is closed")
+        for number, stream in tuple(self._streams.items()):
+            stuck = error is None and self.was_stuck and number > self._read_stream
+            stream.fail(LinkStuck() if stuck else lost)
         self._owner.remove_connection(self)
 
     # Internals.
@@ -241,6 +242,7 @@ class MuxedConnection(asyncio.Protocol):
             case GoneAway():
                 self.drain()
             case Answered():
+                self._read_stream = self._pinged_stream
                 self._ping_answered()
             case _:
                 pass  # of a stream that an earlier event closed
@@ -248,6 +250,11 @@ class MuxedConnection(asyncio.Protocol):
     def _read_on(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
+
+    def _ping(self) -> None:
+        self._pinged_stream = max(self._streams, default=self._pinged_stream)
+        self.mux.ping()
+        self.flush_soon()
 
     def _ping_answered(self) -> None:
         self._ping_pending, self._unanswered_checks = False, 0
@@ -313,8 +320,7 @@ class MuxedConnection(asyncio.Protocol):
         # TLS that waits for a frozen peer's goodbye takes no more bytes, and warns of each.
         if self.is_open and (self._silent_checks or self._streams):
             self._ping_pending = True
-            self.mux.ping()
-            self.flush_soon()
+            self._ping()
         self._check_timer = self.loop.call_later(CHECK_SECONDS, self._check_connection)
 
 
