@@ -170,6 +170,7 @@ def follow_links(
             elif runs.get(node) != (run := signed.record.version.epoch):
                 runs[node] = run
                 links.drop_connections(node)
+            links.follow(node)
             if now in _AWAY:
                 away.add(node)
             if now is Presence.LOST:

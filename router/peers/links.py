@@ -101,6 +101,14 @@ class Links:
         if (path := self._paths.get(peer)) is not None:
             path.recheck_address()
 
+    def follow(self, peer: PeerId) -> None:
+        """Learn from a peer's record which addresses it has left: requests that wait there may wait in vain."""
+        path, reach = self._paths.get(peer), self._peers.reach(peer)
+        if path is None or reach is None or path.reach.certificate != reach.certificate:
+            return
+        if path.reach.links != reach.links:
+            path.follow(reach, self._usable_addresses(reach))
+
     def retry_addresses(self, peer: PeerId) -> None:
         """Let requests wait again for addresses that did not answer, of a peer that was lost and is alive."""
         if (path := self._paths.get(peer)) is not None:
@@ -237,7 +245,7 @@ class Visit:
     """Use of the way to a peer: entering raises `WorkerUnreachable` if nothing is known of how to reach it.
 
     Leaving with a failure to connect makes the next request look for an address anew. If the connection broke because the way to
-    a live node was cut or loses large packets, its worker does not count as dead.
+    a live node was cut or loses packets, its worker does not count as dead.
     """
 
     __slots__ = ("_links", "_path", "_peer")

@@ -87,7 +87,7 @@ class MuxedConnection(asyncio.Protocol):
         self._pinged_stream = self._read_stream = 0
         """The newest stream when the last ping was sent, and when the last one that was answered was."""
         self.was_stuck = False
-        """Whether it ended because large packets are lost in one direction, as far as this side can tell."""
+        """Whether it ended because bytes of one side did not arrive, as far as this side can tell."""
         self._check_timer: asyncio.TimerHandle | None = None
         self._pings: list[asyncio.Future[None]] = []
 
@@ -105,8 +105,8 @@ class MuxedConnection(asyncio.Protocol):
         self.draining = self.draining or self.mux.is_exhausted
         self.flush_soon()
 
-    async def check(self, within: float = ANSWER_SECONDS) -> None:
-        """Ping the other side, and drain unless it answers within so many seconds."""
+    async def check(self, within: float = ANSWER_SECONDS, *, cut: bool = False) -> None:
+        """Ping the other side, and drain unless it answers within so many seconds; with `cut`, end the streams as well."""
         answer = self.loop.create_future()
         self._pings.append(answer)
         self._ping()
@@ -115,6 +115,9 @@ class MuxedConnection(asyncio.Protocol):
                 await answer
         except TimeoutError:
             self.drain()
+            if cut:
+                self.was_stuck = True
+                self.abort()
 
     def drain(self) -> None:
         """Open no more streams, and end with the last one."""

@@ -121,6 +121,15 @@ class PeerPath:
         self.reach = reach
         self.version = None
 
+    def follow(self, reach: Reach, named: list[URL]) -> None:
+        """Take in newer addresses; connections to one that is not among them answer soon or are cut: the peer may have moved."""
+        self.update_reach(reach)
+        if isinstance(self._direct, Proven) and self._direct.link.base not in named:
+            self._direct = Untried()
+        for address, pool in self._pools.items():
+            if address not in named:
+                self._tasks.spawn(pool.cut_silent(self._settings.connect_timeout))
+
     def retry_addresses(self) -> None:
         """Wait once more for the addresses of a peer that was lost and is alive, unless it is reached in another way."""
         if isinstance(self._direct, NoneAnswered) and not self._peers.is_cut_off(self._peer):
@@ -154,7 +163,7 @@ class PeerPath:
         return any(pool.heard_at >= since for pool in self._all_pools())
 
     def was_stuck(self, within: float) -> bool:
-        """Return whether a connection ended within the last seconds because large packets to or from the peer are lost."""
+        """Return whether a connection ended within the last seconds because bytes to or from the peer did not arrive."""
         since = asyncio.get_running_loop().time() - within
         return any(pool.stuck_at >= since for pool in self._all_pools())
 

@@ -64,7 +64,7 @@ class SharedDial:
         self._dial_lock = asyncio.Lock()
         self._closed = False
         self.stuck_at = -math.inf
-        """When a connection last ended because large packets are lost; later ones send small packets."""
+        """When a connection last ended because bytes did not arrive; later ones send small packets."""
 
     def __len__(self) -> int:
         return len(self._shared)
@@ -93,6 +93,10 @@ class SharedDial:
     async def check(self) -> None:
         """Open no more streams on connections that do not answer soon."""
         await asyncio.gather(*(shared.check() for shared in self._shared if not shared.draining))
+
+    async def cut_silent(self, within: float) -> None:
+        """Cut the connections that leave a ping unanswered for so many seconds."""
+        await asyncio.gather(*(shared.check(within, cut=True) for shared in self._shared))
 
     def drain_all(self) -> None:
         """Open no more streams on the present connections."""
@@ -160,7 +164,7 @@ class SharedPool(ConnectionPool):
 
     @property
     def stuck_at(self) -> float:
-        """When a connection last ended because large packets are lost; minus infinity if none did."""
+        """When a connection last ended because bytes did not arrive; minus infinity if none did."""
         return self._shared.stuck_at
 
     def take_idle(self) -> Connection | None:
@@ -179,6 +183,10 @@ class SharedPool(ConnectionPool):
     async def check(self) -> None:
         """Send no new requests on connections that do not answer soon; requests in flight go on."""
         await self._shared.check()
+
+    async def cut_silent(self, within: float) -> None:
+        """Cut the connections that leave a ping unanswered for so many seconds, with their requests."""
+        await self._shared.cut_silent(within)
 
     def close_idle(self) -> None:
         """Cut the idle connections, and send no new requests on the open ones, whose other end is gone."""

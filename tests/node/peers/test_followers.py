@@ -118,7 +118,7 @@ async def test_a_node_that_was_away_and_is_alive_again_is_tried_anew_once(
 
 async def test_an_address_of_an_unreachable_node_has_to_be_proven_anew() -> None:
     doubted: list[PeerId] = []
-    links = SimpleNamespace(recheck_address=doubted.append)
+    links = SimpleNamespace(recheck_address=doubted.append, follow=lambda _: None)
     follow_links(links, Others(Presence.UNREACHABLE), forgive=lambda _: None)([THEM])
     assert doubted == [THEM]
 

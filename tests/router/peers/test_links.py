@@ -275,3 +275,17 @@ async def test_an_answer_that_has_begun_goes_on_after_its_peer_is_given_up() -> 
         async with create(links).answer(chat(stream=True), at(node)) as answer:
             links.end_waits(node.identity.peer)
             assert (await whole(answer)).endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_proven_address_that_its_node_has_left_is_used_no_more() -> None:
+    async with peer_node() as before:
+        reaches = {OWN.peer: TOGETHER, before.identity.peer: before.reach}
+        links = Links(identity=OWN, peers=NoMesh(reaches), settings=QUICK)
+        async with links.visit(before.identity.peer) as link:
+            assert links.known_link(before.identity.peer) is link
+        reaches[before.identity.peer] = replace(before.reach, links=("127.0.0.1:2",))
+        links.follow(before.identity.peer)
+        assert links.known_link(before.identity.peer) is None
+        # No ping went over its connection, which carries one request alone: it goes on.
+        assert not link.pool.is_unused
+        await links.close()

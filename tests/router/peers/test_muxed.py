@@ -405,6 +405,17 @@ async def test_a_doubted_connection_that_stays_silent_is_drained(asking: MuxedCo
     assert asking.draining
 
 
+async def test_a_connection_to_an_address_that_its_node_has_left_is_cut_if_it_stays_silent(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    streams(asking, 1)
+    await asyncio.gather(asking.check(within=5, cut=True), answer_ping(asking))
+    assert not wire.aborted
+    await asking.check(within=0.01, cut=True)
+    assert wire.aborted
+    assert asking.was_stuck
+
+
 async def test_the_asked_side_leaves_closing_the_connection_to_the_asking_side(
     owner: Owner, wire: Wire
 ) -> None:
