@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol, TypeVar
@@ -71,7 +72,8 @@ async def _connect_small(address: str, port: int) -> socket.socket:
     wire = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
         wire.settimeout(0)
-        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
+        with suppress(OSError):  # macOS refuses it
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
         await asyncio.get_running_loop().sock_connect(wire, (address, port))
     except BaseException:
         wire.close()

@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -47,6 +47,13 @@ CLOSE_SECONDS = 3.0
 
 FLUSH_SECONDS = 0.5
 """Seconds that writing queued gossip may take at shutdown."""
+
+SEGMENT_BYTES = 1220
+"""Maximum segment size of connections that this node accepts, for both directions: that of a packet of 1,280 bytes.
+
+Every path of IPv6 carries those (RFC 8200, 5), and so does every common tunnel. Larger ones may vanish unseen, and then two nodes
+that know no others would learn nothing of each other, although they live.
+"""
 
 _FLUSH_POLL = 0.02
 _LOOPBACK = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
@@ -147,6 +154,9 @@ class MeshNode:
             await stack.enter_async_context(self._host.run(listen_addrs=listen))
             stack.push_async_callback(self._close)
             self._require_listeners()
+            for listener in self._listening_sockets():
+                with suppress(OSError):  # macOS refuses it
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
             self._nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery.start_soon(self._watch.ping_forever)
             self._nursery.start_soon(self._question_streams.tidy_forever)
@@ -205,10 +215,14 @@ class MeshNode:
         An error in trio's own core ends a run without unwinding it. Its sockets are then never closed: trio's globals
         keep them. They are shut down and not closed, because their owner may still close that file descriptor.
         """
+        for listener in self._listening_sockets():
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+
+    def _listening_sockets(self) -> Iterator[trio.socket.SocketType]:
         for listener in self._host.get_network().listeners.values():
             for inner in cast("Any", listener).listeners:
-                with suppress(OSError):
-                    inner.socket.shutdown(socket.SHUT_RDWR)
+                yield inner.socket
 
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to gossipsub."""

@@ -1,9 +1,12 @@
-"""Addresses of TCP connections: over IPv6 a connection is as direct, and counted under its address, as over IPv4."""
+"""TCP connections: over IPv6 one is as direct, and counted under its address, as over IPv4; packets fit any path."""
+
+import socket
 
 import pytest
 from libp2p.host.autonat.pb.autonat_pb2 import Message
 
 from registry.mesh import Direction
+from registry.mesh.libp2p.node import SEGMENT_BYTES
 from tests.registry.mesh.libp2p.test_autonat import verdict, world
 from tests.registry.mesh.libp2p.test_connection_limits import try_to_connect
 from tests.registry.mesh.worlds import LibP2PWorld, joined, until
@@ -55,3 +58,13 @@ async def test_a_peer_is_dialled_back_at_the_address_from_which_it_asks(
     await joined(asker, asked)
     address = asker.mesh.addresses()[0].partition("/p2p/")[0]
     assert await verdict(asker, asked, address) == Message.OK
+
+
+@both_families
+async def test_a_node_tells_those_that_connect_to_send_no_packets_that_a_tunnel_may_lose(
+    world: LibP2PWorld, family: str
+) -> None:
+    seat = await world.seat("host", listen=(LISTEN[family],))
+    _, _, host, _, port, *_ = seat.mesh.addresses()[0].split("/")
+    with socket.create_connection((host, port)) as caller:
+        assert caller.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= SEGMENT_BYTES
