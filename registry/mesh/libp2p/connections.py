@@ -13,7 +13,14 @@ import trio
 from registry.mesh import Origin, peer_in
 from registry.mesh.discovered import DiscoveredPeers
 from registry.mesh.libp2p import Delegate
-from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of
+from registry.mesh.libp2p.dial import (
+    NAME_TIMEOUTS,
+    Dialer,
+    Dials,
+    DialTarget,
+    NobodyAnswered,
+    host_of,
+)
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED
 from registry.mesh.libp2p.watch import Watch, find_excess
 from registry.records import PeerId
@@ -242,7 +249,9 @@ class ConnectionManager:
         # Set before the dial: its connection is reported before the dial returns.
         self._origins[target.peer] = origin
         try:
-            address = await self._dials.dial_in_turn(target.addresses, self._dial_timeout)
+            address = await self._dials.dial_in_turn(
+                target.addresses, self._dial_timeout, to_resolve=NAME_TIMEOUTS * self._dial_timeout
+            )
             self._dialer.note_connected(target.peer, host_of(address))
             if origin in STRANGE:
                 self._nursery.start_soon(self._introducer.require_subscription, target.peer)

@@ -54,6 +54,9 @@ Long enough for a round trip of a second and a lost packet. A handshake that has
 HOST_PAUSE = 1.0
 """Seconds between two dials to a host where no peer was met: any node may sign a record that names a foreign host."""
 
+NAME_TIMEOUTS = 3
+"""Time limits of a dial that resolving a name may take: the system asks a second DNS server after 5 s, a third after 10."""
+
 MAX_NUMERIC = 8
 """IP addresses of one name that are dialled."""
 
@@ -255,15 +258,21 @@ class Dials:
                 await self._dial_directly(target, peer, Multiaddr(base))
             return peer
 
-    async def dial_in_turn(self, addresses: Sequence[str], timeout: float) -> str:
+    async def dial_in_turn(
+        self, addresses: Sequence[str], timeout: float, *, to_resolve: float
+    ) -> str:
         """Dial the addresses of one peer in turn, each for `timeout` seconds, and return the one that answered.
 
-        Given all of them, the library would dial only the first. A numeric address is given up after `SILENT` seconds
-        without a TCP answer, also one that a name stands for. Raise `NobodyAnswered` when none answers.
+        A name may take `to_resolve` seconds before. Given all addresses, the library would dial only the first. A numeric
+        address is given up after `SILENT` seconds without a TCP answer, also one that a name stands for. Raise
+        `NobodyAnswered` when none answers.
         """
         reasons: dict[str, str] = {}
         for address in addresses:
-            for numeric in await _numeric(address, timeout):
+            numerics = await _numeric(address, to_resolve)
+            if not numerics:
+                reasons[address] = "the name does not resolve in time"
+            for numeric in numerics:
                 try:
                     with as_unreachable(address), self._with_deadline(numeric, timeout):
                         await self.dial(numeric)
@@ -355,14 +364,16 @@ class Dials:
 
 
 async def _numeric(address: str, timeout: float) -> tuple[str, ...]:
-    """Return an address with each IP address of its name; unchanged if it has none, or one that does not resolve in time.
+    """Return an address with each IP address of its name; unchanged if it has none, nothing if that does not resolve in time.
 
     The library would give all of them one time limit together: one that is silent would hide the others.
     """
     resolved: Sequence[Multiaddr] = ()
     if address.startswith("/dns") and _CIRCUIT not in address:
-        with ignore_errors(), trio.move_on_after(timeout):
+        with ignore_errors(), trio.move_on_after(timeout) as scope:
             resolved = await DNSResolver().resolve(Multiaddr(address))
+        if scope.cancelled_caught:
+            return ()
     return tuple(map(str, resolved[:MAX_NUMERIC])) or (address,)
 
 

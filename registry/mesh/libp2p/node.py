@@ -259,7 +259,7 @@ class MeshNode:
         peer = peer_in(address)
         self._origins.setdefault(peer, Origin.ASKED)
         try:
-            await self._dials.dial_in_turn((address,), timeout)
+            await self._dials.dial_in_turn((address,), timeout, to_resolve=timeout)
         except NobodyAnswered as error:
             reason = error.reasons[address]
             raise PeerUnreachable(f"{address!r} cannot be dialled: {reason}") from error

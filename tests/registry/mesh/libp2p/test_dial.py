@@ -156,6 +156,43 @@ async def test_a_name_that_does_not_resolve_is_reported(
     assert await reason(f"/dns4/vine.invalid/tcp/1/p2p/{STRANGER}") == "the name does not resolve"
 
 
+class SlowResolver(TwoHosts):
+    """Resolver that resolves no name until it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = trio.Event()
+
+    async def getaddrinfo(self, *positional: Any, **keywords: Any) -> Any:
+        await self.answers.wait()
+        return await super().getaddrinfo(*positional, **keywords)
+
+
+async def test_a_name_that_takes_too_long_to_resolve_is_reported_and_dialled_once_it_resolves() -> (
+    None
+):
+    async with world_of(LibP2PWorld) as world:
+        assert isinstance(world, LibP2PWorld)
+        named, dialler = [await world.seat(name) for name in ("named", "dialler")]
+        _, thread = inside(dialler)
+        resolver = SlowResolver()
+
+        async def use_resolver() -> None:
+            trio.socket.set_custom_hostname_resolver(resolver)
+
+        async def answer() -> None:
+            resolver.answers.set()
+
+        await thread.call(use_resolver)
+        port = int(named.mesh.addresses()[0].split("/")[4])
+        address = f"/dns4/slow.example/tcp/{port}/p2p/{named.mesh.peer}"
+        with pytest.raises(PeerUnreachable, match="does not resolve in time"):
+            await dialler.mesh.connect(address, timeout=0.1)
+        dialling = asyncio.ensure_future(dialler.mesh.connect(address, timeout=5))
+        await thread.call(answer)
+        await dialling
+        await joined(dialler, named)
+
+
 async def test_another_node_at_the_address_is_reported(
     reason: Callable[..., Awaitable[str]],
 ) -> None:
