@@ -113,15 +113,25 @@ def check_reachability(status: _Row, nodes: Sequence[_Row]) -> Finding:
     if not addresses:
         return fail("reach", "this node has no address that others can dial", "see `mesh` above")
     if only_loopback(addresses):
-        elsewhere = [r for r in status["bootstrap"]["addresses"] if not only_loopback([r["address"]])]  # fmt: skip
-        if elsewhere or any(not only_loopback(row["addresses"]) for row in others):
-            return warn(
-                "reach",
-                "this node listens only on this machine, but other nodes are elsewhere",
-                "start it with --profile lan, or set an address with --listen",
-            )
-        return ok("reach", "it listens only on this machine (profile local)")
+        return _check_loopback(status, others)
     return ok("reach", f"others can dial {addresses[0]}; none has yet")
+
+
+def _check_loopback(status: _Row, others: Sequence[_Row]) -> Finding:
+    if "//0.0.0.0:" in status["link"]:
+        return warn(
+            "reach",
+            "this machine has no IPv4 address, so other nodes cannot dial this one",
+            "if its network has IPv6 only, start it with --listen /ip6/::/tcp/6101",
+        )
+    elsewhere = [r for r in status["bootstrap"]["addresses"] if not only_loopback([r["address"]])]  # fmt: skip
+    if elsewhere or any(not only_loopback(row["addresses"]) for row in others):
+        return warn(
+            "reach",
+            "this node listens only on this machine, but other nodes are elsewhere",
+            "start it with --profile lan, or set an address with --listen",
+        )
+    return ok("reach", "it listens only on this machine (profile local)")
 
 
 def handshakes(failed: int) -> list[Finding]:

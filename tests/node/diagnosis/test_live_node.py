@@ -13,7 +13,7 @@ def status(**fields):
     return {
         "name": "gpu1", "peer": PEER, "http": "http://127.0.0.1:6100", "version": "1.0", "uptime": 600.0, "in_flight": 0,
         "ready": {"http": "ok", "mesh": "ok", "store": "ok"}, "bootstrap": {"summary": "", "addresses": []},
-        "p2p": ["/ip4/192.0.2.7/tcp/6101"],
+        "p2p": ["/ip4/192.0.2.7/tcp/6101"], "link": "https://127.0.0.1:6102",
     } | fields  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_rea
         ({"p2p": [NEAR]}, [row()], Severity.WARN, "other nodes are elsewhere"),
         ({"p2p": [NEAR]}, [row(state="lost")], Severity.OK, "only on this machine"),
         ({"p2p": [NEAR], "bootstrap": {"addresses": [{"address": JOIN}]}}, [], Severity.WARN, "elsewhere"),
+        ({"p2p": [NEAR], "link": "https://0.0.0.0:6102"}, [row()], Severity.WARN, "no IPv4 address"),
     ],
 )  # fmt: skip
 def test_whether_other_nodes_can_dial_this_node_is_reported(said, nodes, state, words) -> None:
