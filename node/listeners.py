@@ -33,6 +33,7 @@ from node.lane.connection import LaneConnection
 from node.tls import Certificate
 from registry.errors import InvalidSignature, listen_error_text
 from registry.records import PeerId
+from router.http.dial import keep_alive
 from router.peers.tls import offer_sharing, peer_of_certificate, trust
 
 MAX_OPEN_FILES = 1_048_576
@@ -122,8 +123,8 @@ def _bind_socket(address: HostPort, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     endpoint = address.host, address.port
     listener = socket.create_server(endpoint, family=family, backlog=_BACKLOG, reuse_port=shared)
-    # Accepted connections inherit keep-alive, so that a caller that vanished is noticed.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Accepted connections inherit it, so that a caller that vanished is noticed, and no firewall forgets one that waits.
+    keep_alive(listener)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return listener

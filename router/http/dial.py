@@ -14,6 +14,13 @@ from router.http.errors import NotAdmitted
 SMALL_SEGMENT = 1024
 """Bytes of data in a small packet: as many as RFC 4821 (7.2) begins with where larger ones may not pass."""
 
+KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 9}
+"""Options by which the kernel probes a connection that is silent: seconds until the first probe, and between two; probes.
+
+A model may be silent for minutes before it answers, and firewalls and NAT forget connections that are silent for longer than some
+minutes, many without a word. These values are those of Go.
+"""
+
 _Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
 
 
@@ -52,20 +59,32 @@ def tcp_dialer(
             try:
                 if small_packets:
                     wire = await _connect_small(address, port)
-                    _, connection = await loop.create_connection(
+                    transport, connection = await loop.create_connection(
                         make, sock=wire, ssl=context, server_hostname=server_name
                     )
                 else:
-                    _, connection = await loop.create_connection(
+                    transport, connection = await loop.create_connection(
                         make, address, port, ssl=context, server_hostname=server_name
                     )
             except OSError as error:
                 failure = error
             else:
+                wire = transport.get_extra_info("socket")
+                # Its protocol may have closed it at once.
+                if wire is not None and wire.fileno() >= 0:
+                    keep_alive(wire)
                 return connection
         raise failure
 
     return dial
+
+
+def keep_alive(wire: socket.socket) -> None:
+    """Have the kernel probe a connection, or those that a listener accepts, while it is silent."""
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):  # macOS lacks the first
+            wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def _connect_small(address: str, port: int) -> socket.socket:

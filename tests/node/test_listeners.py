@@ -1,5 +1,6 @@
 """Where a node listens, and which certificates its listener for other nodes trusts."""
 
+import socket
 import ssl
 from contextlib import ExitStack
 
@@ -12,6 +13,7 @@ from registry.catalog import Catalog
 from registry.members.liveness import Presence
 from registry.records import PeerId, Reach, Record, Version
 from registry.signing import Identity
+from router.http.dial import KEEP_ALIVE
 from router.peers.tls import certificate_of, server_context
 
 OWN, ONE, TWO = (Identity(bytes([number]) * 32) for number in range(3))
@@ -57,6 +59,18 @@ def test_several_listeners_share_one_address_that_no_later_bind_gets():
         for count in (1, 2):
             with pytest.raises(OSError, match="cannot listen"):
                 bind(address, "node.http", count=count)
+
+
+def test_the_kernel_keeps_connections_alive_on_which_a_caller_waits_for_minutes():
+    (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
+    with (
+        listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        for name, value in KEEP_ALIVE.items():
+            assert accepted.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
 
 
 def test_certificates_of_known_nodes_and_of_changed_nodes_are_trusted():
