@@ -5,7 +5,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.auth.key_ring import KeyRing
@@ -98,6 +98,7 @@ _LINES_AT_ONCE = 20
 _LINES_PER_SECOND = 1.0
 _REVOKED_PERIOD = 0.5
 _AWAY = frozenset({Presence.LOST, Presence.UNREACHABLE})
+_DOUBTED = _AWAY | {Presence.SUSPECT}
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
 
 
@@ -156,33 +157,53 @@ def follow_links(
     """Return a callback for changed nodes: waits for a lost node end, and a node that is back is tried again.
 
     `forgive` is also called with a node that is back. Connections to an earlier run of a node are dropped: after a power
-    cut nothing else says that they lead nowhere.
+    cut nothing else says that they lead nowhere. Those to a node that was doubted are cut if they stay silent: a firewall
+    that forgot them says nothing either.
     """
-    away: set[PeerId] = set()
-    runs: dict[PeerId, int] = {}
+    follower = _LinkFollower(links, others, forgive)
 
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
-            now = others.presence(node)
-            signed = others.catalog.held.get(node)
-            if signed is None:
-                runs.pop(node, None)
-            elif runs.get(node) != (run := signed.record.version.epoch):
-                runs[node] = run
-                links.drop_connections(node)
-            links.follow(node)
-            if now in _AWAY:
-                away.add(node)
-            if now is Presence.LOST:
-                links.end_waits(node)
-            elif now is Presence.UNREACHABLE:
-                links.recheck_address(node)
-            elif now is Presence.ALIVE and node in away:
-                away.remove(node)
-                links.retry_addresses(node)
-                forgive(node)
+            follower.read_record(node)
+            follower.note_presence(node, others.presence(node))
 
     return changed
+
+
+@dataclass
+class _LinkFollower:
+    links: Links
+    others: OtherNodes
+    forgive: Callable[[PeerId], None]
+    away: set[PeerId] = field(default_factory=set)
+    doubted: set[PeerId] = field(default_factory=set)
+    runs: dict[PeerId, int] = field(default_factory=dict)
+
+    def read_record(self, node: PeerId) -> None:
+        signed = self.others.catalog.held.get(node)
+        if signed is None:
+            self.runs.pop(node, None)
+        elif self.runs.get(node) != (run := signed.record.version.epoch):
+            self.runs[node] = run
+            self.links.drop_connections(node)
+        self.links.follow(node)
+
+    def note_presence(self, node: PeerId, now: Presence) -> None:
+        if now in _DOUBTED:
+            self.doubted.add(node)
+        elif now is Presence.ALIVE and node in self.doubted:
+            self.doubted.remove(node)
+            self.links.cut_silent(node)
+        if now in _AWAY:
+            self.away.add(node)
+        if now is Presence.LOST:
+            self.links.end_waits(node)
+        elif now is Presence.UNREACHABLE:
+            self.links.recheck_address(node)
+        elif now is Presence.ALIVE and node in self.away:
+            self.away.remove(node)
+            self.links.retry_addresses(node)
+            self.forgive(node)
 
 
 def follow_loads(

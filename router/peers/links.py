@@ -109,6 +109,11 @@ class Links:
         if path.reach.links != reach.links:
             path.follow(reach, self._usable_addresses(reach))
 
+    def cut_silent(self, peer: PeerId) -> None:
+        """Cut the connections to a peer on which nothing comes: it is alive again, and they may have died meanwhile."""
+        if (path := self._paths.get(peer)) is not None:
+            path.cut_silent()
+
     def retry_addresses(self, peer: PeerId) -> None:
         """Let requests wait again for addresses that did not answer, of a peer that was lost and is alive."""
         if (path := self._paths.get(peer)) is not None:

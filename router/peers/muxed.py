@@ -88,6 +88,8 @@ class MuxedConnection(asyncio.Protocol):
         """The newest stream when the last ping was sent, and when the last one that was answered was."""
         self.was_stuck = False
         """Whether it ended because bytes of one side did not arrive, as far as this side can tell."""
+        self.loses_large = False
+        """Whether these were the bytes of large packets alone."""
         self._check_timer: asyncio.TimerHandle | None = None
         self._pings: list[asyncio.Future[None]] = []
 
@@ -106,7 +108,7 @@ class MuxedConnection(asyncio.Protocol):
         self.flush_soon()
 
     async def check(self, within: float = ANSWER_SECONDS, *, cut: bool = False) -> None:
-        """Ping the other side, and drain unless it answers within so many seconds; with `cut`, end the streams as well."""
+        """Ping the other side, and drain unless it answers within so many seconds; with `cut`, cut it if it is silent so long."""
         answer = self.loop.create_future()
         self._pings.append(answer)
         self._ping()
@@ -115,9 +117,8 @@ class MuxedConnection(asyncio.Protocol):
                 await answer
         except TimeoutError:
             self.drain()
-            if cut:
-                self.was_stuck = True
-                self.abort()
+            if cut and self.heard_at < self.loop.time() - within:
+                self._give_up()
 
     def drain(self) -> None:
         """Open no more streams, and end with the last one."""
@@ -215,7 +216,10 @@ class MuxedConnection(asyncio.Protocol):
         self._transport = None
         self.draining = True
         # The other side resets a connection on which its own bytes are stuck.
-        if self._unanswered_checks and isinstance(error, ConnectionResetError):
+        reset = isinstance(error, ConnectionResetError)
+        if self._unanswered_checks and reset:
+            self.was_stuck = self.loses_large = True
+        elif isinstance(error, TimeoutError):
             self.was_stuck = True
         for handle in (self._flush_handle, self._check_timer):
             if handle is not None:
@@ -223,7 +227,7 @@ class MuxedConnection(asyncio.Protocol):
         self._ping_answered()
         lost = error or ConnectionResetError("the link is closed")
         for number, stream in tuple(self._streams.items()):
-            stuck = error is None and self.was_stuck and number > self._read_stream
+            stuck = self.was_stuck and not reset and number > self._read_stream
             stream.fail(LinkStuck() if stuck else lost)
         self._owner.remove_connection(self)
 
@@ -291,6 +295,10 @@ class MuxedConnection(asyncio.Protocol):
             if not self.mux.wants_to_send:
                 self._transport.close()
 
+    def _give_up(self) -> None:
+        self.was_stuck = True
+        self.abort()
+
     def _is_stuck(self) -> bool:
         """Return whether the same bytes were transmitted again and again without any of them being acknowledged."""
         wire = self.get_extra_info("socket")
@@ -309,14 +317,14 @@ class MuxedConnection(asyncio.Protocol):
         self._has_heard = False
         if self._silent_checks > SILENT_CHECKS:
             log.warning("a link to another node is closed: it was silent")
-            self.abort()
+            self._give_up()
             return
         if self._stuck_checks >= STUCK_CHECKS:
             log.warning(
                 "a link to another node is closed: only small packets arrive there; check the MTU of the path"
             )
-            self.was_stuck = True
-            self.abort()
+            self.loses_large = True
+            self._give_up()
             return
         if self._idle_checks > IDLE_CHECKS or self._ping_pending:
             self.drain()

@@ -15,6 +15,7 @@ from router.http.errors import HttpError, NotHttp
 from router.http.heads import request_head
 from router.http.pool import request_start
 from router.http.timers import Deadlines
+from router.peers.muxed import CHECK_SECONDS
 from router.peers.pipes import Peers, pipe_dialer
 from router.peers.shared_pool import PIPE_STREAMS, SharedPool
 from router.requests import Kind
@@ -129,6 +130,11 @@ class PeerPath:
         for address, pool in self._pools.items():
             if address not in named:
                 self._tasks.spawn(pool.cut_silent(self._settings.connect_timeout))
+
+    def cut_silent(self) -> None:
+        """Cut the connections on which nothing comes, not even the answer to a ping."""
+        for pool in self._all_pools():
+            self._tasks.spawn(pool.cut_silent(CHECK_SECONDS))
 
     def retry_addresses(self) -> None:
         """Wait once more for the addresses of a peer that was lost and is alive, unless it is reached in another way."""

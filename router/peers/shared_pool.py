@@ -64,7 +64,9 @@ class SharedDial:
         self._dial_lock = asyncio.Lock()
         self._closed = False
         self.stuck_at = -math.inf
-        """When a connection last ended because bytes did not arrive; later ones send small packets."""
+        """When a connection last ended because bytes did not arrive."""
+        self._loses_large = False
+        """Whether these were large packets; later connections send small ones."""
 
     def __len__(self) -> int:
         return len(self._shared)
@@ -120,6 +122,7 @@ class SharedDial:
         self._shared.pop(connection, None)
         if connection.was_stuck:
             self.stuck_at = connection.loop.time()
+            self._loses_large = self._loses_large or connection.loses_large
 
     def _find_connection(self) -> MuxedConnection | None:
         for shared in self._shared:
@@ -129,7 +132,7 @@ class SharedDial:
 
     async def _connect(self, make: Callable[[], Connection]) -> Connection:
         arrival = NegotiatingProtocol(make, lambda: MuxedConnection(self))
-        await self._dial(lambda: arrival, small_packets=math.isfinite(self.stuck_at))
+        await self._dial(lambda: arrival, small_packets=self._loses_large)
         self._is_unshared = not isinstance(arrival.protocol, MuxedConnection)
         if isinstance(arrival.protocol, MuxedConnection):
             return self._stream(arrival.protocol)

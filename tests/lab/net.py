@@ -68,6 +68,7 @@ class Network:
         self._cut: set[tuple[int, int]] = set()
         self._lost = 0.0
         self._narrow: dict[tuple[int, int], int] = {}
+        self._forgotten: list[str] = []
         self._delay = ExitStack()
 
     def __enter__(self) -> Self:
@@ -136,6 +137,17 @@ class Network:
             _run("ip", "-n", self.namespace(host), "link", "set", *device)
         self._apply()
 
+    def forget_flows(self, host: int) -> None:
+        """Drop silently what belongs to the TCP connections that a host has now, as a firewall does that was started anew."""
+        flows = _run("ip", "netns", "exec", self.namespace(host), "ss", "-tnH").splitlines()
+        for line in flows:
+            ends = [end.rsplit(":", 1) for end in line.split()[3:5]]
+            for (source, sport), (target, dport) in permutations(ends):
+                self._forgotten.append(
+                    f"ip saddr {source} tcp sport {sport} ip daddr {target} tcp dport {dport} drop"
+                )
+        self._apply()
+
     def lose(self, percent: float) -> None:
         """Drop this share of all packets, in each direction, at random."""
         self._lost = percent
@@ -161,6 +173,7 @@ class Network:
         """End partitions, cuts, loss and delay, and put every cable back."""
         self._cut.clear()
         self._narrow.clear()
+        self._forgotten.clear()
         self._lost = 0.0
         self.delay(0)
         self._apply()
@@ -222,6 +235,7 @@ class Network:
             f'iifname "h{a}" oifname "h{b}" meta length > {size} drop'
             for (a, b), size in sorted(self._narrow.items())
         ]
+        rules += self._forgotten
         if self._lost:
             # IPv4 alone: a lost ARP question would cost a second, which is not the loss that is meant.
             share = f"numgen random mod 100000 < {min(round(self._lost * 1000), 99_999)}"

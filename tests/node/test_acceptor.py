@@ -344,7 +344,7 @@ async def test_a_request_on_a_stuck_connection_is_sent_again_in_small_packets() 
         later = [asyncio.ensure_future(ask(pool)) for ask in (answered, _resumed)]
         await until(lambda: len(small) == 3)
         (stuck,) = pool._shared._shared
-        stuck.was_stuck = True
+        stuck.was_stuck = stuck.loses_large = True
         stuck.abort()
         with pytest.raises(CannotConnect):
             await first

@@ -116,6 +116,16 @@ async def test_a_node_that_was_away_and_is_alive_again_is_tried_anew_once(
     assert forgiven == [THEM]
 
 
+async def test_connections_to_a_node_that_is_alive_again_are_checked_once() -> None:
+    checked: list[PeerId] = []
+    links = SimpleNamespace(follow=lambda _: None, cut_silent=checked.append)
+    others = Others()
+    changed = follow_links(links, others, forgive=lambda _: None)
+    for others.now in (Presence.ALIVE, Presence.SUSPECT, Presence.ALIVE, Presence.ALIVE):
+        changed([THEM])
+    assert checked == [THEM]
+
+
 async def test_an_address_of_an_unreachable_node_has_to_be_proven_anew() -> None:
     doubted: list[PeerId] = []
     links = SimpleNamespace(recheck_address=doubted.append, follow=lambda _: None)

@@ -355,7 +355,7 @@ async def test_a_reset_after_an_unanswered_ping_tells_that_the_other_sides_bytes
         asking._check_connection()
     asking.connection_lost(ConnectionResetError())
     await turn()
-    assert asking.was_stuck is stuck
+    assert asking.was_stuck is asking.loses_large is stuck
     assert stream.told == [ConnectionResetError]
 
 
@@ -405,7 +405,7 @@ async def test_a_doubted_connection_that_stays_silent_is_drained(asking: MuxedCo
     assert asking.draining
 
 
-async def test_a_connection_to_an_address_that_its_node_has_left_is_cut_if_it_stays_silent(
+async def test_a_connection_whose_node_lives_or_has_moved_is_cut_if_it_stays_silent(
     asking: MuxedConnection, wire: Wire
 ) -> None:
     streams(asking, 1)
@@ -414,6 +414,30 @@ async def test_a_connection_to_an_address_that_its_node_has_left_is_cut_if_it_st
     await asking.check(within=0.01, cut=True)
     assert wire.aborted
     assert asking.was_stuck
+    assert not asking.loses_large
+
+
+async def test_a_connection_that_is_heard_but_answers_no_ping_yet_is_not_cut(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    (stream,) = streams(asking, 1)
+    checked = asyncio.ensure_future(asking.check(within=0.05, cut=True))
+    await turn()
+    while not checked.done():
+        asking.data_received(data(1, b"part of a long answer"))
+        await turn()
+    assert asking.draining
+    assert not wire.aborted
+    assert stream.told
+
+
+async def test_streams_whose_bytes_the_kernel_could_not_deliver_are_stuck(
+    asking: MuxedConnection,
+) -> None:
+    (stream,) = streams(asking, 1)
+    asking.connection_lost(TimeoutError())
+    await turn()
+    assert stream.told == [LinkStuck]
 
 
 async def test_the_asked_side_leaves_closing_the_connection_to_the_asking_side(
