@@ -9,6 +9,9 @@ from router.http.connection import Connection, ConnectionOwner
 from router.http.dial import RawDial
 from router.http.errors import CannotConnect
 from router.http.pool import ConnectionPool
+from router.http.reply import Reply
+from router.http.write_batch import WriteBatch
+from router.peers.headers import TARGET
 from router.peers.muxed import LinkStuck, MuxedConnection
 from router.peers.tls import NegotiatingProtocol
 from router.settings import RouterSettings
@@ -19,6 +22,8 @@ STREAMS = 128
 PIPE_STREAMS = 16
 """The same over a pipe: one pipe sends one piece after the other, several send in parallel."""
 
+_TARGET = f"\r\n{TARGET}: ".encode()
+
 
 class StreamConnection(Connection):
     """HTTP connection that is a stream of a shared connection, and serves no further request once that drains."""
@@ -26,6 +31,8 @@ class StreamConnection(Connection):
     def __init__(self, owner: ConnectionOwner, shared: MuxedConnection) -> None:
         super().__init__(owner)
         self._shared = shared
+        self._is_for_service = False
+        """Whether the request is for a service, where it may not be done twice."""
 
     @property
     def draining(self) -> bool:
@@ -41,10 +48,16 @@ class StreamConnection(Connection):
         """Keep the transport, but run nothing inline: readers are woken while the shared connection still hands out more."""
         self._transport = cast("asyncio.Transport", transport)
 
+    def begin(self, head: bytes, body: bytes, batch: WriteBatch | None = None) -> Reply:
+        """Send a request with a small body, see `Connection.begin`."""
+        self._is_for_service = head.find(_TARGET) >= 0
+        return super().begin(head, body, batch)
+
     def connection_lost(self, error: Exception | None) -> None:
-        """End the reply; the request on a refused stream was not read, nor, very likely, one before bytes that are stuck."""
+        """End the reply; the request on a refused stream was not read, nor, very likely, one behind bytes that are stuck."""
         reply = self._reply
-        unread = isinstance(error, ConnectionRefusedError | LinkStuck)
+        stuck = isinstance(error, LinkStuck) and not self._is_for_service
+        unread = stuck or isinstance(error, ConnectionRefusedError)
         if unread and reply is not None and not reply.status:
             reply.fail(CannotConnect("the connection to the other node takes no more requests"))
             self._reply = None

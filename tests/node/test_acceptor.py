@@ -22,6 +22,7 @@ from router.http.dial import SMALL_SEGMENT, tcp_dialer
 from router.http.errors import CannotConnect, HttpError, HungUp
 from router.http.heads import request_head
 from router.http.reply import Reply
+from router.peers.headers import TARGET
 from router.peers.mux import EXTRA_BYTES, WINDOW
 from router.peers.shared_pool import STREAMS, SharedPool
 from router.peers.tls import certificate_of, client_context, offer_sharing, server_context, trust
@@ -351,6 +352,30 @@ async def test_a_request_on_a_stuck_connection_is_sent_again_in_small_packets() 
         assert await asyncio.gather(*later) == [b"done"] * 2
         assert pool.stuck_at > 0
     assert small == [False] * 3 + [True] * 2
+
+
+async def test_a_request_to_a_service_is_not_sent_again_if_its_connection_got_stuck() -> None:
+    begun: list[str] = []
+
+    async def hang(request: web.BaseRequest) -> web.Response:
+        begun.append(request.path)
+        await asyncio.Event().wait()
+        raise AssertionError("it hangs")
+
+    for_service = HEAD.replace(b"\r\n\r\n", f"\r\n{TARGET}: POST /jobs\r\n\r\n".encode())
+    async with Served(hang) as node, node.place() as pool:
+        asked = [asyncio.ensure_future(pool.ask(HEAD, b""))]
+        await until(lambda: len(begun) == 1)
+        asked.append(asyncio.ensure_future(pool.ask(for_service, b"")))
+        await until(lambda: len(begun) == 2)
+        (stuck,) = pool._shared._shared
+        stuck.was_stuck = True
+        stuck.abort()
+        with pytest.raises(HungUp):
+            await asked[1]
+        with pytest.raises(CannotConnect):
+            await asked[0]
+    assert len(begun) == 2
 
 
 async def _resumed(pool: SharedPool) -> bytes:
