@@ -51,6 +51,10 @@ class HungUp(HttpError):
         self.untouched = untouched
 
 
+class LinkStuck(HttpError):
+    """Bytes of this side of a link do not arrive any more; those of this stream very likely did not."""
+
+
 class NotHttp(HttpError):
     """The answer is not HTTP, or exceeds the limits."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from registry.errors import ProtocolViolation
+from router.http.errors import LinkStuck
 from router.peers.mux import Answered, Ended, Event, GoneAway, Mux, Opened, Received, StreamCut
 from router.peers.muxed_stream import MuxedStream, StreamProtocol
 
@@ -45,10 +46,6 @@ _RETRANSMITS = 2  # offset of `tcpi_retransmits` in Linux's `struct tcp_info`
 log = logging.getLogger("modelvine.links")
 
 Factory = Callable[[], StreamProtocol]
-
-
-class LinkStuck(ConnectionError):
-    """Bytes of this side do not arrive any more, though the other side is heard; those of this stream very likely did not."""
 
 
 class Owner(Protocol):

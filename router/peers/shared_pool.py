@@ -7,12 +7,12 @@ from typing import cast
 
 from router.http.connection import Connection, ConnectionOwner
 from router.http.dial import RawDial
-from router.http.errors import CannotConnect
+from router.http.errors import CannotConnect, LinkStuck
 from router.http.pool import ConnectionPool
 from router.http.reply import Reply
 from router.http.write_batch import WriteBatch
 from router.peers.headers import TARGET
-from router.peers.muxed import LinkStuck, MuxedConnection
+from router.peers.muxed import MuxedConnection
 from router.peers.tls import NegotiatingProtocol
 from router.settings import RouterSettings
 

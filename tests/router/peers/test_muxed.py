@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from router.http.errors import LinkStuck
 from router.peers.mux import WINDOW, Flag, FrameType
 from router.peers.muxed import (
     IDLE_CHECKS,
@@ -14,7 +15,6 @@ from router.peers.muxed import (
     STUCK_CHECKS,
     STUCK_RETRANSMISSIONS,
     TURN_BYTES,
-    LinkStuck,
     MuxedConnection,
 )
 from router.peers.muxed_stream import MuxedStream
