@@ -134,18 +134,19 @@ async def test_an_embedding_needs_no_task(warm, worker, tasks):
     assert (status, payload["data"][0]["embedding"], tasks) == (200, [1], [])
 
 
+FAILURES = [
+    ({"status": 400}, 400),
+    ({"status": 500}, 502),
+    ({"status": 503, "retry_after": "7"}, 429),
+    ({"garbage": True}, 502),
+    ({"die_before_headers": True}, 502),
+]
+"""Faults of a worker, each with the status that callers get."""
+
+
 @pytest.mark.parametrize(
     ("faults", "status"),
-    [
-        ({"status": 400}, 400),
-        ({"status": 500}, 502),
-        ({"status": 503, "retry_after": "7"}, 429),
-        ({"garbage": True}, 502),
-        ({"empty": True}, 502),
-        ({"code": 3}, 502),
-        ({"die_before_headers": True}, 502),
-        ({"packed": True}, 502),
-    ],
+    [*FAILURES, ({"empty": True}, 502), ({"code": 3}, 502), ({"packed": True}, 502)],
 )
 async def test_failures_are_reported_as_without_direct_calls(warm, worker, tasks, faults, status):
     worker.fail(**faults)
@@ -156,16 +157,7 @@ async def test_failures_are_reported_as_without_direct_calls(warm, worker, tasks
     await settled(warm)
 
 
-@pytest.mark.parametrize(
-    ("faults", "status"),
-    [
-        ({"status": 400}, 400),
-        ({"status": 500}, 502),
-        ({"status": 503, "retry_after": "7"}, 429),
-        ({"garbage": True}, 502),
-        ({"die_before_headers": True}, 502),
-    ],
-)
+@pytest.mark.parametrize(("faults", "status"), FAILURES)
 async def test_failures_before_a_stream_begins_are_reported_as_without_direct_calls(
     streaming, worker, tasks, faults, status
 ):

@@ -227,6 +227,7 @@ async def test_a_request_can_be_prepared_once_the_way_to_its_node_is_proven() ->
         assert peer.prepare(chat(), candidate) is None
         async with peer.answer(chat(), candidate) as answer:
             await whole(answer)
+        assert peer.prepare(chat(stream=True), candidate) is not None
         call = peer.prepare(chat(), candidate)
         assert call is not None
         connection = call.pool.take_idle()
