@@ -1,8 +1,9 @@
 """How nodes without configured peers find each other, each on a host of its own."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,13 @@ from tests.swarm.nodes import Node
 from tests.swarm.waiting import show, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, network: Network) -> Iterator[Lab]:
+    """Hosts without nodes, and without records of the nodes that an earlier test ran there."""
+    with Lab(tmp_path, network) as lab:
+        yield lab
 
 
 async def test_nodes_of_one_network_without_configured_peers_find_serve_and_remember_each_other(
