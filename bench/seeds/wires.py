@@ -6,6 +6,7 @@ killed process resets its connections, and a machine without power sends nothing
 
 import asyncio
 import random
+import socket
 from asyncio import sslproto
 from collections import Counter, deque
 from collections.abc import Callable
@@ -270,6 +271,7 @@ class Wires(VirtualLoop):
         self._ports: dict[tuple[int, int], SeedPort] = {}
         self._open: dict[WireEnd, None] = {}
         self._dials: Counter[str] = Counter()
+        self._named: dict[socket.socket, tuple[str, int]] = {}
         self._made = 0
 
     def chance_of(self, process: SeedProcess) -> random.Random:
@@ -320,17 +322,21 @@ class Wires(VirtualLoop):
     async def create_connection(  # type: ignore[override]
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: str,
-        port: int,
+        host: str = "",
+        port: int = 0,
         *,
+        sock: socket.socket | None = None,
         ssl: SSLContext | None = None,
         server_hostname: str | None = None,
         **_: Any,
     ) -> tuple[asyncio.Transport, Any]:
-        """Connect to a port of a machine; raise `OSError`."""
+        """Connect to a port of a machine, or to the one that `sock_connect` was given; raise `OSError`."""
         process = PROCESS.get()
         if process is None:
             raise RuntimeError("only processes connect")
+        if sock is not None:
+            host, port = self._named.pop(sock)
+            sock.close()
         listens = await self._found(process, _host_of(host, process.host), port)
         self._made += 1
         near = WireEnd(self, process, listens.process.host, port)
@@ -354,6 +360,10 @@ class Wires(VirtualLoop):
             near.abort()
             raise
         return secured._app_transport, protocol  # noqa: SLF001 (as the base class does)
+
+    async def sock_connect(self, sock: socket.socket, address: tuple[str, int]) -> None:  # type: ignore[override]
+        """Keep the address for `create_connection`: packets have no size here."""
+        self._named[sock] = address
 
     async def _found(self, process: SeedProcess, host: int, number: int) -> SeedPort:
         """Dial a port, and retry while nothing comes back; raise `OSError` for a refusal."""

@@ -22,6 +22,9 @@ STREAMS = 128
 PIPE_STREAMS = 16
 """The same over a pipe: one pipe sends one piece after the other, several send in parallel."""
 
+SMALL_SECONDS = 600.0
+"""Seconds for which new connections send small packets after one lost large ones: as long as kernels remember a path's MTU."""
+
 _TARGET = f"\r\n{TARGET}: ".encode()
 
 
@@ -78,8 +81,8 @@ class SharedDial:
         self._closed = False
         self.stuck_at = -math.inf
         """When a connection last ended because bytes did not arrive."""
-        self._loses_large = False
-        """Whether these were large packets; later connections send small ones."""
+        self._lost_large_at = -math.inf
+        """When these were large packets for the last time."""
 
     def __len__(self) -> int:
         return len(self._shared)
@@ -135,7 +138,8 @@ class SharedDial:
         self._shared.pop(connection, None)
         if connection.was_stuck:
             self.stuck_at = connection.loop.time()
-            self._loses_large = self._loses_large or connection.loses_large
+            if connection.loses_large:
+                self._lost_large_at = self.stuck_at
 
     def _find_connection(self) -> MuxedConnection | None:
         for shared in self._shared:
@@ -145,7 +149,8 @@ class SharedDial:
 
     async def _connect(self, make: Callable[[], Connection]) -> Connection:
         arrival = NegotiatingProtocol(make, lambda: MuxedConnection(self))
-        await self._dial(lambda: arrival, small_packets=self._loses_large)
+        lost_since = asyncio.get_running_loop().time() - SMALL_SECONDS
+        await self._dial(lambda: arrival, small_packets=self._lost_large_at >= lost_since)
         self._is_unshared = not isinstance(arrival.protocol, MuxedConnection)
         if isinstance(arrival.protocol, MuxedConnection):
             return self._stream(arrival.protocol)
