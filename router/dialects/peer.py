@@ -27,21 +27,16 @@ from router.errors import (
 )
 from router.http.answer_headers import facts_of
 from router.http.errors import HttpError
-from router.http.exchange import (
+from router.http.exchange import REFUSALS, Call, Exchange, SentCall, plain_json, read_plain
+from router.http.heads import forwarded_head, header_lines
+from router.http.refusals import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
-    REFUSALS,
-    Call,
-    Exchange,
-    SentCall,
     busy,
-    plain_json,
-    read_plain,
     refusal,
     rejected,
     retry_after,
 )
-from router.http.heads import forwarded_head, header_lines
 from router.http.reply import Reply
 from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as verbatim_headers_of

@@ -11,10 +11,11 @@ from yarl import URL
 from registry.catalog import names_of
 from router.answer import NOTHING, Answer, Route, complete_answer
 from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
-from router.http.exchange import Call, Exchange, SentCall, read_plain, refusal
+from router.http.exchange import Call, Exchange, SentCall, read_plain
 from router.http.heads import head_to, headers_to, request_head
 from router.http.pool import request_start
 from router.http.probe import ProbeResult, send_probe
+from router.http.refusals import refusal
 from router.peers.links import Links
 from router.requests import SERVICES, Request, Target
 from router.services import translation

@@ -14,7 +14,8 @@ from router.errors import (
     WorkerIncomplete,
     WorkerRejected,
 )
-from router.http.exchange import MAX_REFUSAL_BYTES, REFUSALS, Exchange, busy, objection, refusal
+from router.http.exchange import REFUSALS, Exchange
+from router.http.refusals import MAX_REFUSAL_BYTES, busy, objection, refusal
 from router.openai.sse import SILENT_BYTES, EventTooLarge, Splitter
 from router.openai.text_writer import DONE, Event, TextForm, ToolCall
 from router.state import readiness

@@ -31,19 +31,10 @@ from router.errors import (
     WorkerUnable,
 )
 from router.http.answer_headers import COMPRESSED, GZIP
-from router.http.exchange import (
-    EVENT_STREAM,
-    JSON,
-    MAX_REFUSAL_BYTES,
-    Call,
-    Exchange,
-    SentCall,
-    busy,
-    read_plain,
-    refusal,
-)
+from router.http.exchange import EVENT_STREAM, JSON, Call, Exchange, SentCall, read_plain
 from router.http.heads import forwarded_head, head_to
 from router.http.pool import Origin, WorkerPools, origin_of, request_start
+from router.http.refusals import MAX_REFUSAL_BYTES, busy, refusal
 from router.http.reply import Reply
 from router.large_bodies import is_large_body, run_in_thread
 from router.openai.body import with_model, without_node_fields
