@@ -15,7 +15,8 @@ SHOWN_TOGETHER = 4
 
 # As servers write it: nothing before the digits, no extensions after them (RFC 9112 7.1). 16 to 4,095 bytes.
 _SIZE = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{1,2})\r\n")
-_END = b"\n\n\r\n"
+# The end of an event with JSON, which the last event of a stream, `[DONE]`, is not.
+_END = b"}\n\n\r\n"
 
 _SIZES: dict[int, bytes] = {}
 """Size lines, as servers write them, of chunks that have been read, by the length of the whole chunk. They are few."""

@@ -25,6 +25,7 @@ from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp,
 from router.http.pool import ConnectionPool
 from router.http.reply import Reply
 from router.http.timers import Deadlines, Timers
+from router.openai.sse import DoneDetector
 from router.settings import RouterSettings
 
 SMALL_BYTES = 64 * 1024
@@ -32,6 +33,8 @@ SMALL_BYTES = 64 * 1024
 
 REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same, except of its size (413)."""
+
+_END_SECONDS = 2.0  # for which a worker may keep a stream open behind its `[DONE]`, before its connection is cut
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
@@ -64,6 +67,9 @@ class Exchange:
         self._timer_slot: int | None = None
         self._idle_since = math.inf
         self._overdue = ""
+        self._done_detector: DoneDetector | None = None
+        self._is_done = self._is_closed = False
+        """Whether the stream has come up to its `[DONE]`, and whether its reader has left."""
         self.broken: AnswerBroken | None = None
         self.status = reply.status
         facts = facts_of(reply.headers)
@@ -79,6 +85,16 @@ class Exchange:
         """Take the answer for one of this type, whatever its headers say."""
         self.content_type, self.streamed = content_type, content_type == EVENT_STREAM
 
+    def end_at_done(self) -> None:
+        """End the stream at its `[DONE]`, whether or not the worker ends it there."""
+        self._done_detector = DoneDetector()
+
+    def look_for_done(self, chunk: bytes) -> bool:
+        """Return whether the stream is over at its `[DONE]`, with these bytes."""
+        if self._done_detector is not None and self._done_detector.feed(chunk):
+            self._is_done = True
+        return self._is_done
+
     def check_encoding(self) -> None:
         """Raise `WorkerFailed` if the body has to be read, and is compressed."""
         readable = self.status <= 299 or self.status in REFUSALS
@@ -87,7 +103,11 @@ class Exchange:
 
     async def read_some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""
-        return self._reply.read_nowait() or await self._reply.read_some()
+        if self._is_done:
+            return b""
+        chunk = self._reply.read_nowait() or await self._reply.read_some()
+        self.look_for_done(chunk)
+        return chunk
 
     async def peek_first(self) -> bytes:
         """Return the first bytes, without taking them; empty if there are none."""
@@ -107,7 +127,7 @@ class Exchange:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to read."""
-        return self._reply.ended
+        return self._is_done or self._reply.ended
 
     def answer(self, first: bytes, route: Route, *, length: int | None = None) -> Answer:
         """Make an answer of the first bytes and the rest; `length` is its total where known. Raise `WorkerFailed`."""
@@ -149,13 +169,21 @@ class Exchange:
         return self.broken
 
     def close(self) -> None:
-        """Release the connection: to the pool if the answer is complete, cut otherwise."""
+        """Release the connection: to the pool if the answer is complete, or will be soon behind its `[DONE]`; cut otherwise."""
         if self._timer_slot is not None:
             self._timers.stop(self, self._timer_slot)
-        self._reply.close()
+            self._timer_slot = None
+        if self._is_done and not (self._is_closed or self._reply.done):
+            self._is_closed = True
+            self._timer_slot = self._timers.start(self, _END_SECONDS)
+        else:
+            self._reply.close()
 
     def fire(self) -> None:
         """Check the time limits now and then, since restarting a timer for every chunk would cost more."""
+        if self._is_closed:
+            self._reply.close()
+            return
         now = self._loop.time()
         silent = self._settings.idle_timeout
         due = min(self._deadline, min(self._idle_since, now) + silent)
@@ -180,6 +208,8 @@ class Rest(Flow):
         self._bytes_left = left
 
     async def __anext__(self) -> bytes:
+        if self._exchange.ended:
+            raise StopAsyncIteration
         self._exchange.start_idle_timer()
         try:
             chunk = await self._reply.read_some()
@@ -199,7 +229,7 @@ class Rest(Flow):
         if reply.full:
             reply.resume_reading()
         self._exchange.start_idle_timer()
-        return chunk, reply.done
+        return chunk, self._exchange.look_for_done(chunk) or reply.done
 
     @property
     def can_run_inline(self) -> bool:
@@ -220,6 +250,7 @@ class Rest(Flow):
 
     def _count_chunk(self, chunk: bytes) -> bytes:
         self._exchange.stop_idle_timer()
+        self._exchange.look_for_done(chunk)
         self._bytes_left -= len(chunk)
         if self._bytes_left < 0:
             raise self._too_long_error()

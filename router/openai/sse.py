@@ -16,6 +16,9 @@ _MARK = b"\xef\xbb\xbf"
 # The first eight bytes of a `data` line's value, fewer if the line is shorter.
 _SAID = re.compile(rb"(?:\A|[\r\n])data: ?+([^\r\n]{8}|[^\r\n]+(?=[\r\n]))")
 _ENOUGH = 16  # bytes of a line that suffice for that pattern
+# Its blank line may not end with the first half of a CRLF.
+_DONE_EVENT = re.compile(rb"[\r\n]data: ?\[DONE\](?:\r\n\r\n|\n\n|\r\r)")
+_DONE_BYTES = 16  # one less than that pattern matches at most
 
 _LONGEST_HELD = 1024 * 1024  # an event up to this size is held until it is whole
 _LONGEST_TAIL = 4
@@ -67,6 +70,21 @@ def has_line(events: bytes, data: bytes) -> bool:
         or contains(events, short)
         or events.startswith((usual[1:], short[1:]))
     )
+
+
+class DoneDetector:
+    """Detector of the event `[DONE]`, with which OpenAI's streams are over, in chunks of any size."""
+
+    __slots__ = ("_tail",)
+
+    def __init__(self) -> None:
+        self._tail = b"\n"
+
+    def feed(self, chunk: bytes) -> bool:
+        """Take in the next bytes; return whether the event ends in them."""
+        searched = self._tail + chunk
+        self._tail = searched[-_DONE_BYTES:]
+        return contains(searched, b"[DONE]") and _DONE_EVENT.search(searched) is not None
 
 
 _NOTHING = bytearray()  # shared by all that hold nothing; only a buffer with bytes is ever changed

@@ -318,6 +318,7 @@ async def _beginning(exchange: Exchange) -> bytes:
 
 async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
     """Return the answer once the stream has an event with data; raise `WorkerFailed` if that is a failure."""
+    exchange.end_at_done()
     chunk = await exchange.read_some()
     end = chunk.find(b"\n\n") + 2
     # Nearly all streams begin with a short event that has the registered name, and need not be split.

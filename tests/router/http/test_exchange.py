@@ -12,6 +12,7 @@ from router.http.exchange import Exchange
 from router.http.reply import Reply
 from router.http.timers import Timers
 from router.requests import Kind
+from tests.router.http import dictated
 from tests.router.world import QUICK, chat, links, own, whole
 from tests.workers.raw import raw, take
 
@@ -72,3 +73,59 @@ async def test_an_answer_of_unknown_length_breaks_off_at_the_limit_and_a_stream_
                 await whole(answer)
         async with create(own_links).answer(chat(stream=True), own(url)) as answer:
             assert len(await whole(answer)) > 300_000
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("model", [b"llama", b"another"])
+@pytest.mark.parametrize("step", [5, 1000])
+async def test_a_stream_is_over_at_its_last_event_though_its_worker_keeps_it_open(
+    end: bytes, model: bytes, step: int
+) -> None:
+    release = asyncio.Event()
+    stream = end.join([b'data: {"model":"%b"}' % model, b"", b"data: [DONE]", b"", b""])
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        for start in range(0, len(stream), step):
+            writer.write(stream[start : start + step])
+            await asyncio.sleep(0)
+        await release.wait()
+
+    async with links(QUICK) as own_links, raw(serve) as url:
+        async with create(own_links).answer(chat(stream=True), own(url)) as answer:
+            assert await whole(answer) == stream.replace(b"another", b"llama")
+        assert answer.broken is None
+        release.set()
+
+
+ENDED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\ne\r\ndata: [DONE]\n\n\r\n"
+
+
+async def ended_stream() -> tuple[dictated.Exchange, Exchange]:
+    """Return the connection and the exchange of a stream whose reader has left at its `[DONE]`."""
+    line = dictated.Exchange()
+    await line.ask()
+    line.say(ENDED)
+    timers = Timers()
+    exchange = Exchange(await line.asking, QUICK, timers.loop.time() + 60, timers)
+    exchange.end_at_done()
+    assert await exchange.read_some() == b"data: [DONE]\n\n"
+    assert await exchange.read_some() == b""
+    exchange.close()
+    assert timers.waiting() == [exchange]
+    return line, exchange
+
+
+async def test_a_connection_whose_stream_ends_soon_behind_its_last_event_is_used_again() -> None:
+    line, exchange = await ended_stream()
+    line.say(b"0\r\n\r\n")
+    exchange.fire()
+    assert (line.pool.freed, line.wire.closed) == (1, False)
+
+
+async def test_a_connection_whose_stream_stays_open_behind_its_last_event_is_cut() -> None:
+    line, exchange = await ended_stream()
+    assert not line.wire.closed
+    exchange.fire()
+    assert (line.pool.freed, line.wire.closed) == (0, True)

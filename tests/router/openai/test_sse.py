@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from router.openai.sse import (
     EVENT_ENDS,
+    DoneDetector,
     EventTooLarge,
     FirstDataDetector,
     Splitter,
@@ -141,3 +142,25 @@ def test_comments_and_blank_lines_are_no_data_however_long_they_are() -> None:
 )
 def test_a_line_is_recognised_by_the_beginning_of_its_data(events: bytes, has: bool) -> None:
     assert has_line(events, b"[DONE]") is has
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_the_end_of_a_stream_is_found_in_any_chunking_and_not_before(end: bytes, step: int) -> None:
+    stream = end.join([b'data: {"a":"data: [DONE]\\n\\n"}', b"", b"data: [DONE]", b"", b""])
+    detector = DoneDetector()
+    found = [detector.feed(stream[at : at + step]) for at in range(0, len(stream), step)]
+    assert found == [False] * (len(found) - 1) + [True]
+
+
+def test_the_end_of_a_stream_is_found_with_more_behind_it() -> None:
+    assert DoneDetector().feed(b"data: a\n\ndata: [DONE]\n\n: bye\n\n")
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [b": data: [DONE]\n\n", b"data: [DONE]\r\n", b"data: [DONE]\r\n\r", b"data: [DONE] \n\n"],
+)
+def test_only_the_whole_event_ends_a_stream(stream: bytes) -> None:
+    detector = DoneDetector()
+    assert not any(detector.feed(stream[at : at + 1]) for at in range(len(stream)))
