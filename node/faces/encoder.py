@@ -21,8 +21,8 @@ from router.requests import Kind, Request
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 
-_DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
-_FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
+_DONE = re.compile(rb"(?:\A|(?<=[\r\n]))data: ?\[DONE\](?:\r\n|\n|\r){2}")
+_FAILURE = re.compile(rb'(?:\A|[\r\n])data: ?\{"error"')
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 

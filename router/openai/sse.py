@@ -69,6 +69,7 @@ def has_line(events: bytes, data: bytes) -> bool:
         contains(events, usual)
         or contains(events, short)
         or events.startswith((usual[1:], short[1:]))
+        or (contains(events, b"\r") and has_line(events.replace(b"\r", b"\n"), data))
     )
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY
 from node.faces.app import application
-from node.faces.encoder import AnswerForm, TextEncoder
+from node.faces.encoder import AnswerForm, TextEncoder, WithoutDone
 from node.faces.errors import Refusal
 from node.faces.model_call import model_answer
 from node.faces.openai import request_of
@@ -217,3 +217,11 @@ class TestAsking:
             await until(lambda: served.context.router.in_flight.total() == 1 and worker.received)
             work.cancel()
         await until(lambda: worker.hung_up == 1)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_the_last_event_is_removed_and_an_error_found_whatever_ends_the_lines(end):
+    piece = b"data: {}" + end + end
+    assert WithoutDone().encode_events(piece + b"data: [DONE]" + end + end) == piece
+    with pytest.raises(AnswerBroken):
+        WithoutDone().encode_events(piece + b'data: {"error":{}}' + end + end)

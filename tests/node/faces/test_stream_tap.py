@@ -27,6 +27,8 @@ ENDED = b'data: {"choices":[{"finish_reason": "stop"}]}\n\n'
         ((ENDED.removesuffix(b"\n\n"),), b"\n\ndata: [DONE]\n\n"),
         ((ENDED, b"data: [DONE]\n\n"), b""),
         ((ENDED, b"data:[DONE]"), b""),
+        ((ENDED.replace(b"\n", b"\r"), b"data: [DONE]\r\r"), b""),
+        ((ENDED.replace(b"\n", b"\r") + b'data: {"error":{"message":"no"}}\r\r',), b""),
         ((ENDED, b'data: {"error":{"message":"no"}}\n\n'), b""),
         ((b'data: {"choices":[{"finish_reason":null}]}\n\n',), b""),
         ((), b""),
