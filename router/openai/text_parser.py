@@ -3,6 +3,7 @@
 For clients that speak another protocol. What their protocols lack (ids, fingerprints) is not read.
 """
 
+import json
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -284,15 +285,33 @@ def _text(value: object) -> str:
 
 
 def answer_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a worker answered with; raise `WorkerFailed` for anything else."""
+    """Return the JSON object that a worker answered with; raise `WorkerFailed` for anything else.
+
+    NaN and infinities, which JSON lacks and Python writes all the same, are `None`.
+    """
+    # JSON has no byte order mark, but programs of .NET and PHP may write one (RFC 8259 8.1).
+    data = data.removeprefix(BOM_UTF8)
     try:
-        # JSON has no byte order mark, but programs of .NET and PHP may write one (RFC 8259 8.1).
-        answer = orjson.loads(data.removeprefix(BOM_UTF8))
+        answer = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the answer is not valid JSON") from error
+        answer = _parse_with_infinities(data)
+        if answer is None:
+            raise WorkerFailed("the answer is not valid JSON") from error
     if not isinstance(answer, dict):
         raise WorkerFailed("the answer is not a JSON object")
     return answer
+
+
+def _parse_with_infinities(data: bytes) -> object:
+    if not (b"NaN" in data or b"Infinity" in data):
+        return None
+    try:
+        parsed = json.loads(data, parse_constant=lambda _: None)
+        # Python's parser also accepts what cannot be written again, such as half of a surrogate pair.
+        orjson.dumps(parsed)
+    except (ValueError, RecursionError, orjson.JSONEncodeError):
+        return None
+    return parsed
 
 
 def written_answer(answer: object) -> bytes:

@@ -255,6 +255,15 @@ def test_a_byte_order_mark_is_no_part_of_an_answer() -> None:
     assert text_parser.answer_object(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
 
 
+def test_numbers_that_json_lacks_are_null_and_nothing_else_invalid_is_accepted() -> None:
+    body = b'\xef\xbb\xbf{"a":NaN,"b":[-Infinity,Infinity],"c":"NaN"}'
+    assert text_parser.answer_object(body) == {"a": None, "b": [None, None], "c": "NaN"}
+    deep = b'{"a":NaN,"b":' + b"[" * 100_000
+    for odd in (b'{"a":NaN', b'{"a":NaN,"b":"\\ud800"}', b'{"a":NaN,"b":"\xff"}', deep):
+        with pytest.raises(WorkerFailed, match="not valid JSON"):
+            text_parser.answer_object(odd)
+
+
 def test_arguments_are_an_object_unless_they_are_nested_too_deeply() -> None:
     shallow = {"code": "{[" * 1_000, "edits": [{"at": [n]} for n in range(1_000)]}
     assert text_parser.arguments_object(orjson.dumps(shallow).decode()) == shallow
