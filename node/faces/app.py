@@ -18,7 +18,6 @@ from aiohttp.typedefs import Middleware
 
 from node import faces
 from node.auth.access import is_open
-from node.auth.errors import AuthError
 from node.auth.principal import ANYBODY, PRINCIPAL, GrantLookup
 from node.config.web import WEB_DEFAULTS
 from node.faces import Context, Serving, UserRoute
@@ -108,7 +107,8 @@ def application(
     While `leaving` returns true, each answer closes its connection.
     """
     user_routes: dict[CallHandler, UserRoute] = {}
-    answered = _answering(admit, user_routes)
+    own_forms: dict[str, UserRoute] = {}
+    answered = _answering(admit, user_routes, own_forms)
     app = web.Application(middlewares=[cast("Middleware", web.middleware(answered))])
     app[ROOM] = BodyMemory(max_bodies_bytes)
     app.on_response_prepare.append(partial(_add_headers, leaving))
@@ -119,6 +119,9 @@ def application(
             calls[route.path] = call
         if (asks := kwargs.pop("asks", None)) is not None:
             user_routes[cast("CallHandler", route.handler)] = asks
+            # All paths are below the root.
+            if asks.form is not _PLAIN.form and route.path != "/":
+                own_forms[route.path.partition("/{")[0]] = asks
         web.RouteDef(route.method, route.path, route.handler, kwargs).register(app.router)
     app[LANE] = LaneCalls(calls, app, admit, answered, leaving)
     return app
@@ -127,10 +130,12 @@ def application(
 def _answering(
     admit: Callable[[HttpRequest], web.Response | None],
     user_routes: Mapping[CallHandler, UserRoute],
+    own_forms: Mapping[str, UserRoute],
 ) -> Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]:
     """Return the function that answers every request: with the handler's response, or with an error response.
 
-    `user_routes` are the handlers that users may call; the others are for viewers and operators of the node.
+    `user_routes` are the handlers that users may call; the others are for viewers and operators of the node. `own_forms` are the
+    paths of faces with their own form of errors, which errors at other methods and at paths below have too.
     """
 
     async def answered(request: HttpRequest, handler: CallHandler) -> web.StreamResponse:
@@ -141,24 +146,37 @@ def _answering(
             response = _admit(request, admit, user_routes.get(handler))
             return await handler(request) if response is None else response
         except KNOWN as error:
-            face = user_routes.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
-            return face.form(refusal(error), request[ID]).response()
+            return _refuse(request, error, user_routes.get(handler), own_forms)
         except web.HTTPNotFound:
-            return refusal(_unknown(request)).response()
+            return _refuse(request, _unknown(request), None, own_forms)
         except web.HTTPMethodNotAllowed as error:
             allowed = tuple(sorted(error.allowed_methods))
-            return refusal(WrongMethod(request.method, allowed)).response()
+            return _refuse(request, WrongMethod(request.method, allowed), None, own_forms)
         except ConnectionError:
             # The caller hung up during a write; the connection ends without a log line.
             raise
         except Exception as error:  # noqa: BLE001 (the outermost middleware: nothing may leave as a bare 500)
             _log_unexpected(request, error)
-            return refusal(error).response()
+            return _refuse(request, error, user_routes.get(handler), own_forms)
         finally:
             if HELD in request:
                 release(request)
 
     return answered
+
+
+def _refuse(
+    request: HttpRequest,
+    error: Exception,
+    face: UserRoute | None,
+    own_forms: Mapping[str, UserRoute],
+) -> web.Response:
+    """Return the response for an error, in the form of its face; without one, of the face whose path is above the request's."""
+    if face is None:
+        path = f"{request.path}/"
+        faces_above = (above for start, above in own_forms.items() if path.startswith(f"{start}/"))
+        face = next(faces_above, _PLAIN)
+    return face.form(refusal(error), request[ID]).response()
 
 
 def _unknown(request: HttpRequest) -> UnknownPath:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from node.faces.encoder import TextEncoder
-from node.faces.errors import Refusal
+from node.faces.errors import TABLE, Refusal, UnknownPath, WrongMethod
 from node.faces.tgi.request_mapping import TgiRequest
 from router.errors import WorkerFailed, WorkerUnable
 from router.openai import text_parser
@@ -42,13 +42,17 @@ UNHEALTHY = ErrorForm(503, "healthcheck", "unhealthy")
 
 _BUSY = frozenset({429, 503})
 _DENIED = frozenset({401, 403})
+_OF_HTTP = frozenset({TABLE[UnknownPath].reason, TABLE[WrongMethod].reason})
 _OF_TYPE = {"invalid_request_error": VALIDATION, "rate_limit_error": OVERLOADED}
 
 
 def refuse(refused: Refusal) -> Refusal:
     """Return an error before the first byte in TGI's form."""
-    if refused.body["error"]["code"] == INCOMPLETE.type:
+    code = refused.body["error"]["code"]
+    if code == INCOMPLETE.type:
         return said(refused, INCOMPLETE)
+    if code in _OF_HTTP:
+        return said(refused, VALIDATION._replace(status=refused.status))
     return said(refused, _of_status(refused.status))
 
 

@@ -11,9 +11,11 @@ import orjson
 import pytest
 from aiohttp import web
 
+from node.config.settings import KeylessAccess
 from node.faces.app import application
 from node.listeners import serve
-from tests.node.faces.assembly import raw, told
+from registry.mesh.memory import MemoryNet
+from tests.node.faces.assembly import World, node, raw, settings_of, told
 
 
 @asynccontextmanager
@@ -131,3 +133,50 @@ async def test_while_a_node_drains_each_answer_ends_its_connection(served):
                 assert response.status == (503 if close else 200)  # no other node serves it
                 assert (response.headers.get("Connection") == "close") is close
                 await response.read()
+
+
+ANTHROPIC, TGI, OPENAI = (
+    {"type", "error", "request_id"},
+    {"error", "error_type"},
+    {"code", "message", "error"},
+)
+FORMS = {
+    ("GET", "/v1/messages"): (405, ANTHROPIC),
+    ("GET", "/v1/messages/batches"): (404, ANTHROPIC),
+    ("POST", "/v1/messages/"): (404, ANTHROPIC),
+    ("POST", "/v1/messages"): (415, ANTHROPIC),
+    ("POST", "/v1/messagesx"): (404, OPENAI),
+    ("GET", "/tgi/p/m/generate"): (405, TGI),
+    ("PUT", "/tgi/p/m"): (405, TGI),
+    ("POST", "/tgi"): (404, TGI),
+    ("POST", "/tgi/m"): (404, TGI),
+    ("PUT", "/generate"): (405, TGI),
+    ("PUT", "/"): (405, OPENAI),
+    ("GET", "/v1/responses"): (405, OPENAI),
+    ("GET", "/v1/responses/r"): (404, OPENAI),
+    ("DELETE", "/api/v0/ai/model/register"): (405, OPENAI),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), FORMS)
+async def test_a_wrong_method_or_path_is_refused_in_the_form_of_the_face_that_it_belongs_to(
+    alone, method, path
+):
+    async with alone.http.request(method, path, data=b"x") as response:
+        assert (response.status, set(await response.json())) == FORMS[method, path]
+        assert ("allow" in response.headers) is (response.status == 405)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/messages/x"), ("PUT", "/v1/messages"), ("POST", "/v1/messages")],
+)
+async def test_a_caller_without_a_key_is_refused_in_that_form_too(method, path):
+    settings = settings_of(keyless=KeylessAccess.NOBODY)
+    async with (
+        node(World(MemoryNet()), settings) as one,
+        one.http.request(method, path) as response,
+    ):
+        assert response.status == 401
+        assert (await response.json())["error"]["type"] == "authentication_error"
+        assert set(await response.json()) == ANTHROPIC
