@@ -22,6 +22,9 @@ _LONGEST_RETRY = 3600.0
 LOOP_DETECTED = 508
 """Status with which a node refuses a request that has passed it before (RFC 5842 7.2)."""
 
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NOT_MODIFIED = "304, not modified, to a request without a condition"
+
 
 async def refusal(exchange: Exchange) -> WorkerError:
     """Return the error that a status beyond 299 means, as far as all dialects over HTTP agree."""
@@ -35,10 +38,11 @@ async def refusal(exchange: Exchange) -> WorkerError:
         return Looped("the request returned: its worker is a node that it had passed")
     if status in (401, 403):
         return WorkerFailed("the worker does not admit this node")
-    if 300 <= status <= 399:
+    if status in _REDIRECTS:
         hint = "to another address, which has to be registered instead"
         return WorkerFailed(f"the worker redirects ({status}) {hint}")
-    return WorkerFailed(f"the worker answered with status {status}")
+    answered = _NOT_MODIFIED if status == 304 else f"with status {status}"
+    return WorkerFailed(f"the worker answered {answered}")
 
 
 def rejected(status: int, body: bytes) -> WorkerRejected:

@@ -1,8 +1,14 @@
 """Laws of refusals: what the status and the headers of a worker's refusal mean."""
 
+import asyncio
+
 import pytest
 
+from router import dialects
+from router.errors import WorkerFailed
 from router.http.refusals import retry_after
+from tests.router.world import chat, links, own
+from tests.workers.raw import raw, take
 
 
 @pytest.mark.parametrize(
@@ -23,3 +29,26 @@ from router.http.refusals import retry_after
 )
 def test_retry_after_is_a_number_of_seconds_or_a_date(said: str, seconds: float | None) -> None:
     assert retry_after(said, 1795262400.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (300, "the worker answered with status 300"),
+        (304, "the worker answered 304, not modified, to a request without a condition"),
+        (305, "the worker answered with status 305"),
+    ],
+)
+@pytest.mark.parametrize("name", ["openai_http", "tgi_http"])
+async def test_a_status_that_leads_nowhere_is_not_called_a_redirect(
+    name: str, status: int, message: str
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
+
+    async with links() as own_links, raw(serve) as url:
+        dialect = dialects.load(name)(own_links)
+        with pytest.raises(WorkerFailed) as failed:
+            await dialect.answer(chat(), own(url, dialect=name)).__aenter__()
+    assert str(failed.value) == message
