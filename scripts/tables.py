@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from annotated_types import Ge, Gt, Le
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel
 
 from node.auth.errors import Limited
 from node.config import sources
+from node.config.allowed import describe_bounds
 from node.config.settings import PROFILES
 from node.faces import errors
 from node.observe.metrics import GaugeValues, Metrics
@@ -93,10 +93,11 @@ def settings_table(section: str) -> Iterable[str]:
     """Yield the table of one section's settings."""
     yield "| setting | flag of `up` | variable | default | what it is |"
     yield "|---|---|---|---|---|"
-    for name, field in sources.SECTIONS[section].model_fields.items():
+    model = sources.SECTIONS[section]
+    for name, field in model.model_fields.items():
         key = f"{section}.{name}"
         flag = f"`{sources.flag(key)}`" if key in sources.FLAG_KEYS else ""
-        described = f"{field.description}{_bounds(field)}".replace("|", "\\|")
+        described = f"{field.description}{_bounds(model, name)}".replace("|", "\\|")
         yield f"| `{name}` | {flag} | `{sources.variable(key)}` | {_shown(field.default)} | {described} |"
 
 
@@ -266,18 +267,9 @@ def _again(error: type[Exception], status: int) -> str:
     return "no"
 
 
-def _bounds(field: FieldInfo) -> str:
-    """Describe the bounds of a number, from its annotated-types."""
-    bounds: list[str] = []
-    for limit in field.metadata:
-        match limit:
-            case Gt(gt=number):
-                bounds.append(f"above {number}")
-            case Ge(ge=number):
-                bounds.append(f"from {number}")
-            case Le(le=number):
-                bounds.append(f"to {number}")
-    return f" ({' '.join(bounds)})" if bounds else ""
+def _bounds(section: type[BaseModel], name: str) -> str:
+    bounds = describe_bounds(section, name)
+    return f" ({bounds})" if bounds else ""
 
 
 def _shown(value: object) -> str:

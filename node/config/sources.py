@@ -14,6 +14,7 @@ from typing import TextIO
 
 from pydantic import BaseModel, ValidationError
 
+from node.config.allowed import describe_allowed, describe_value
 from node.config.checks import find_invalid, mask_password
 from node.config.paths import CONFIG_FILE, user_data_dir
 from node.config.settings import PROFILES, FacesSettings, NodeSettings, Settings
@@ -229,12 +230,17 @@ def _validate(values: Mapping[str, object], origins: Mapping[str, str]) -> Setti
     for key, value in values.items():
         section, _, name = key.partition(".")
         nested[section][name] = value
+    # Pydantic takes true for 1.
+    problems = {key: _advice(key) for key, value in values.items() if _is_misused_bool(key, value)}
     try:
         settings = Settings.model_validate(nested)
     except ValidationError as error:
         # Pydantic reports a list once per bad entry; one sentence per setting is enough.
-        problems = {".".join(map(str, e["loc"][:2])): _advice(e["msg"]) for e in error.errors()}
+        found = dict.fromkeys(".".join(map(str, e["loc"][:2])) for e in error.errors())
+        problems |= {key: _advice(key) for key in found}
         raise WrongSetting(_sentences(problems, values, origins)) from None
+    if problems:
+        raise WrongSetting(_sentences(problems, values, origins))
     wrong = find_invalid(settings, origins)
     if wrong:
         raise WrongSetting(_sentences(wrong, values, origins))
@@ -247,18 +253,25 @@ def _sentences(
     lines: list[str] = []
     for key, advice in wrong.items():
         value = mask_password(key, values[key] if key in values else _default(key))
-        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        lines.append(f"{key} is {shown!r} (from {origins[key]}): it {advice}")
+        if isinstance(_default(key), tuple) and isinstance(value, list | tuple):
+            # As it is written in a variable.
+            value = ", ".join(map(str, value))
+        lines.append(f"{key} is {describe_value(value)} (from {origins[key]}): it {advice}")
     return "\n".join(lines)
 
 
-def _advice(message: str) -> str:
-    """Turn pydantic's "Input should be …" into the end of the sentence "it ..."."""
-    _, should, rest = message.partition(" should ")
-    if not should:
-        return f"is invalid: {message}"
-    kind, comma, _ = rest.partition(", unable to")
-    return f"should {kind if comma else rest}".replace("a valid tuple", "a list")
+def _advice(key: str) -> str:
+    section, _, name = key.partition(".")
+    return f"must be {describe_allowed(SECTIONS[section], name)}"
+
+
+def _is_misused_bool(key: str, value: object) -> bool:
+    default = _default(key)
+    return (
+        isinstance(value, bool)
+        and isinstance(default, int | float)
+        and not isinstance(default, bool)
+    )
 
 
 def _default(key: str) -> object:
