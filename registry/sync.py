@@ -201,7 +201,8 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
         return (yield from _ask_hearsay(replica, clock, []))
     unlike = _differing_buckets(_buckets(replica.catalog), answer)
     listing = yield Step(_LIST + write_buckets(unlike))
-    theirs = read_listing(listing)
+    # The record of a node that is not admitted is not asked for; the peer may still push it.
+    theirs = {node: held for node, held in read_listing(listing).items() if replica.admits(node)}
     ours = _list_records(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if node in ours and theirs[node] > ours[node])
     owed = sorted(node for node in ours if node not in theirs or ours[node] > theirs[node])

@@ -494,18 +494,29 @@ def test_listing_records_that_are_never_sent_is_an_offence_where_there_is_no_roo
         exchange(node, lies)
 
 
-def test_a_record_of_a_denied_node_is_kept_out_in_each_comparison_and_is_no_refusal_for_a_limit() -> (
-    None
-):
+def test_a_record_of_a_denied_node_is_never_asked_for() -> None:
     closed = replica(A, settings=RegistrySettings(deny=(B.peer,)))
-    open_ = replica(C, say(B, LLAMA))
+    (other,) = strangers(1)
+    open_ = replica(C, say(B, LLAMA), other)
 
     def answer(question: bytes) -> bytes:
         return sync.answer(open_, question, NOW, asker=A.peer)[0]
 
+    pulls = []
     for _ in range(3):
-        _, effects = exchange(closed, answer)
-        assert [e for e in effects if isinstance(e, RecordsKeptOut | RecordsRefused)] == [
-            RecordsKeptOut(1)
-        ]
-        assert B.peer not in closed.catalog.held
+        questions, effects = exchange(closed, answer)
+        pulls += [question for question in questions if question.startswith(b"p")]
+        assert not [e for e in effects if isinstance(e, RecordsKeptOut | RecordsRefused)]
+    assert [orjson.loads(pull[1:])["nodes"] for pull in pulls] == [[other.record.node]]
+    assert [*closed.catalog.held] == [other.record.node]
+
+
+def test_a_record_of_a_denied_node_that_a_peer_pushes_is_kept_out_and_is_no_refusal_for_a_limit() -> (
+    None
+):
+    closed = replica(A, settings=RegistrySettings(deny=(B.peer,)))
+    _, effects = sync.answer(closed, b"P" + batch(say(B, LLAMA).frame), NOW, asker=C.peer)
+    assert [e for e in effects if isinstance(e, RecordsKeptOut | RecordsRefused)] == [
+        RecordsKeptOut(1)
+    ]
+    assert B.peer not in closed.catalog.held
