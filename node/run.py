@@ -212,6 +212,7 @@ def _background(
         "refusals": partial(
             Refusals().watch,
             lambda: {**registry.event_counts(), **context.aggregate.connections().events},
+            registry.take_kept_out,
             time.monotonic,
         ),
     }

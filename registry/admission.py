@@ -7,7 +7,7 @@ from contextlib import suppress
 from registry.bounded import put_newest
 from registry.clock import Clock
 from registry.errors import LimitReached, MeshError
-from registry.intake.access_list import AccessList
+from registry.intake.access_list import AccessList, KeptOut
 from registry.intake.rate import MAX_BUCKETS, RateLimit
 from registry.mesh import Mesh
 from registry.records import PeerId
@@ -62,13 +62,22 @@ class Admission:
         self._now = now
         self._counters = counters
         self._penalties = Penalties()
+        self.kept_out = KeptOut()
         self._question_limit = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether our lists admit a peer, and it is not barred at the moment."""
-        admitted = self._access.admits(peer) and not self._penalties.is_barred(peer, self._now())
-        self._counters["kept_out"] += not admitted
-        return admitted
+        why = self._access.objection(peer)
+        if not why and self._penalties.is_barred(peer, self._now()):
+            why = "too many malformed or forged frames"
+        if why:
+            self.note_kept_out(peer, why)
+        return not why
+
+    def note_kept_out(self, peer: PeerId, why: str) -> None:
+        """Count a frame, record or question of a peer that is not admitted."""
+        self._counters["kept_out"] += 1
+        self.kept_out.note(peer, why)
 
     def require_admitted(self, asker: PeerId) -> None:
         """Raise `LimitReached` unless a peer may ask a question now."""

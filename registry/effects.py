@@ -109,9 +109,9 @@ class RecordsRefused:
 
 @dataclass(frozen=True, slots=True)
 class RecordsKeptOut:
-    """A peer offered records of nodes that the access list does not admit, as it does again in each comparison."""
+    """A peer offered records of nodes that the access list does not admit."""
 
-    count: int
+    nodes: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,10 @@ class Registry:
         lost = {"frames_lost_in_queue": self.mesh.dropped_frames()}
         return sum_counts(self.counters, self._validator.counters, self.mesh.refusal_counts(), lost)
 
+    def take_kept_out(self) -> Mapping[PeerId, str]:
+        """Return the peers that were kept out since the last call, the last few of them, with the reasons."""
+        return {**self._validator.kept_out.take(), **self._admission.kept_out.take()}
+
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here, according to `allow` and `deny`."""
         return self.replica.admits(peer)
@@ -385,4 +389,5 @@ class Registry:
                 self.counters["refused"] += effect.count
                 log.warning("refused %d records: %s", effect.count, effect.why)
             elif isinstance(effect, RecordsKeptOut):
-                self.counters["kept_out"] += effect.count
+                for node in effect.nodes:
+                    self._admission.note_kept_out(node, self.replica.access.objection(node))

@@ -335,10 +335,10 @@ def _merge_batch(
     records, left_out = _read_batch(replica, batch, now, via=via)
     effects: list[Effect] = []
     refused = [f"{via} introduces more unknown nodes than its limit"] * left_out
-    kept_out = 0
+    kept_out: list[PeerId] = []
     for age, signed in records:
         if not replica.admits(signed.record.node):
-            kept_out += 1
+            kept_out.append(signed.record.node)
             continue
         try:
             effects += replica.merge_record(signed, heard_at=_heard_at(age, now), now=now, via=via)
@@ -347,7 +347,7 @@ def _merge_batch(
     if refused:
         effects.append(RecordsRefused(len(refused), refused[-1]))
     if kept_out:
-        effects.append(RecordsKeptOut(kept_out))
+        effects.append(RecordsKeptOut(tuple(kept_out)))
     return {signed.record.node for _, signed in records}, effects
 
 

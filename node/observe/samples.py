@@ -141,8 +141,7 @@ LINES: Mapping[str, str] = {
     "frames_dropped": "dropped %d frames: a neighbour forwards more than its limit",
     "frames_bad": "refused %d frames that are malformed, forged or not their publisher's own",
     "frames_lost_in_queue": "lost %d frames: this node is too busy to read them, or mesh.queue is too small",
-    "kept_out": "kept out %d frames, records and questions of nodes that are not admitted (registry.allow, registry.deny), "
-    "or that sent too many malformed or forged frames",
+    "kept_out": "kept out %d frames, records and questions of nodes that are not admitted",
     "evicted_by_all": "closed %d idle connections: all connections were in use (web.connections)",
     "evicted_by_own": "closed %d idle connections of addresses that have more than web.connections_per_address",
     "refused_to_all": "refused %d connections: requests in flight use all connections (web.connections)",
@@ -177,9 +176,16 @@ class Refusals:
                 self._logged_at[event] = now
                 yield line, since
 
-    async def watch(self, counted: Callable[[], Mapping[str, int]], now: Clock) -> None:
-        """Write the due lines, until cancelled."""
+    async def watch(
+        self,
+        counted: Callable[[], Mapping[str, int]],
+        kept_out: Callable[[], Mapping[PeerId, str]],
+        now: Clock,
+    ) -> None:
+        """Write the due lines, until cancelled; `kept_out` returns the last few peers that were not admitted, and why."""
         while True:
             await asyncio.sleep(REFUSAL_PERIOD)
             for line, since in self.due(counted(), now()):
-                log.warning(line, since)
+                peers = kept_out().items() if line == LINES["kept_out"] else ()
+                names = ", ".join(f"{peer} ({why})" for peer, why in peers)
+                log.warning("%s%s", line % since, f": {names}" if names else "")

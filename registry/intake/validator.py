@@ -11,7 +11,7 @@ from registry import wire
 from registry.catalog import Catalog
 from registry.clock import Clock
 from registry.errors import InvalidFrame, UnknownKind
-from registry.intake.access_list import AccessList
+from registry.intake.access_list import AccessList, KeptOut
 from registry.intake.newcomers import AT_ONCE
 from registry.intake.rate import FRAME_COST, RateLimit
 from registry.mesh import MAX_FRAME_BYTES, Verdict
@@ -44,6 +44,7 @@ class Validator:
 
     def __init__(self, settings: RegistrySettings, known_nodes: KnownNodes, *, now: Clock) -> None:
         self.counters: Counter[str] = Counter()
+        self.kept_out = KeptOut()
         self._known_nodes = known_nodes
         self._now = now
         self._neighbour_limit = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
@@ -77,8 +78,10 @@ class Validator:
 
     def _reason_to_drop(self, via: PeerId, author: PeerId, frame: bytes) -> str | None:
         access = self._known_nodes.access
-        if not (access.admits(via) and access.admits(author)):
-            return "kept_out"
+        for peer in (via, author):
+            if not access.admits(peer):
+                self.kept_out.note(peer, access.objection(peer))
+                return "kept_out"
         now = self._now()
         if not self._neighbour_limit.allows(via, now, cost=1 + len(frame) / FRAME_COST):
             return "frames_dropped"

@@ -44,6 +44,8 @@ def test_a_denied_peer_may_ask_nothing() -> None:
     with pytest.raises(LimitReached):
         scene.admission.require_admitted(KEPT_OUT)
     assert scene.counters["kept_out"] == 1
+    assert scene.admission.kept_out.take() == {KEPT_OUT: "in registry.deny"}
+    assert scene.admission.kept_out.take() == {}
 
 
 def test_the_questions_of_each_peer_are_limited_separately(
@@ -70,6 +72,7 @@ async def test_a_peer_that_offends_again_and_again_is_cut_off_for_a_while(
     assert (scene.counters["offences"], scene.counters["barred"]) == (OFFENCES + 50, 1)
     assert caplog.text.count("disconnected") == 1
     assert not scene.admission.admits(LIAR)
+    assert scene.admission.kept_out.take() == {LIAR: "too many malformed or forged frames"}
     assert scene.admission.admits(FRIEND)
     scene.now = BARRED_SECONDS
     assert scene.admission.admits(LIAR)

@@ -517,6 +517,6 @@ def test_a_record_of_a_denied_node_that_a_peer_pushes_is_kept_out_and_is_no_refu
     closed = replica(A, settings=RegistrySettings(deny=(B.peer,)))
     _, effects = sync.answer(closed, b"P" + batch(say(B, LLAMA).frame), NOW, asker=C.peer)
     assert [e for e in effects if isinstance(e, RecordsKeptOut | RecordsRefused)] == [
-        RecordsKeptOut(1)
+        RecordsKeptOut((B.peer,))
     ]
     assert B.peer not in closed.catalog.held

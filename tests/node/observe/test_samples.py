@@ -193,7 +193,27 @@ async def test_a_due_line_is_written_as_a_warning(caplog, monkeypatch):
         raise Ended
 
     with pytest.raises(Ended):
-        await Refusals().watch(lambda: next(counts), clock)
+        await Refusals().watch(lambda: next(counts), dict, clock)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [LINES["frames_bad"] % 3, LINES["frames_bad"] % 7]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+async def test_the_line_about_peers_that_are_not_admitted_names_them_and_says_why(
+    caplog, monkeypatch
+):
+    monkeypatch.setattr(samples, "REFUSAL_PERIOD", 0)
+    moments = iter((0.0,))
+
+    def clock():
+        for moment in moments:
+            return moment
+        raise Ended
+
+    kept_out = {"12D3KooWa": "in registry.deny", "12D3KooWb": "not in registry.allow"}
+    with pytest.raises(Ended):
+        await Refusals().watch(lambda: {"kept_out": 7}, lambda: kept_out, clock)
+    assert [record.getMessage() for record in caplog.records] == [
+        "kept out 7 frames, records and questions of nodes that are not admitted: "
+        "12D3KooWa (in registry.deny), 12D3KooWb (not in registry.allow)"
+    ]

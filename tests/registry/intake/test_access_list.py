@@ -4,8 +4,8 @@ import pytest
 
 from registry import sync, wire
 from registry.errors import LimitReached
-from registry.intake.access_list import access_list_of
-from registry.records import Record, Version
+from registry.intake.access_list import MAX_NAMED, KeptOut, access_list_of
+from registry.records import PeerId, Record, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 from tests.strategies import IDENTITIES
@@ -26,6 +26,21 @@ A, B, C = IDENTITIES[:3]
 def test_allow_and_deny_lists_decide_which_peers_are_let_in(allow, deny, let_in) -> None:
     lists = access_list_of(A.peer, allow=[i.peer for i in allow], deny=[i.peer for i in deny])
     assert {one for one in (A, B, C) if lists.admits(one.peer)} == let_in
+
+
+def test_the_objection_to_a_peer_names_the_list() -> None:
+    lists = access_list_of(A.peer, allow=[A.peer, B.peer], deny=[B.peer])
+    assert lists.objection(A.peer) == ""
+    assert lists.objection(B.peer) == "in registry.deny"
+    assert lists.objection(C.peer) == "not in registry.allow"
+
+
+def test_only_the_last_few_peers_that_were_kept_out_are_remembered() -> None:
+    kept_out = KeptOut()
+    for number in range(3 * MAX_NAMED):
+        kept_out.note(PeerId(f"peer-{number}"), "in registry.deny")
+    assert [*kept_out.take()] == [f"peer-{n}" for n in range(2 * MAX_NAMED, 3 * MAX_NAMED)]
+    assert kept_out.take() == {}
 
 
 def test_no_record_of_a_denied_peer_is_held_whichever_way_it_comes() -> None:

@@ -75,6 +75,7 @@ def test_a_denied_peer_is_neither_heard_nor_passed_on() -> None:
     assert validator.judge(C.peer, B.peer, word(B)) is Verdict.DROP
     assert validator.judge(C.peer, C.peer, word(C)) is Verdict.TAKE
     assert validator.counters["kept_out"] == 2
+    assert validator.kept_out.take() == {B.peer: "in registry.deny"}
 
 
 BEAT = wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B)
