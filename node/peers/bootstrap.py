@@ -7,7 +7,8 @@ it is added again. A node whose bootstrap addresses are wrong runs well but alon
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Protocol
 
 from multiaddr import Multiaddr
@@ -124,11 +125,15 @@ AGAIN = 600.0
 NEWS = 60.0
 """Seconds until a changed reason is logged."""
 
+STEADY = 5.0
+"""Seconds that a connection has to last to count as an answer: a node that does not admit this one ends each at once."""
+
 MAX_REASONS = 3
 
 _LOOK = 1.0
 _OWN = "it is this node's own address"
 _NO_ANSWER = "no answer yet"
+_ENDED = "it ends each connection at once, so it may not admit this node (its registry.deny or registry.allow)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +184,15 @@ def shown(contacts: Sequence[Contact]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Wait:
+    """Wait for one address, until it has answered for a while. `why` is the reason of the last warning."""
+
     since: float
     warned: bool = False
     told: float = 0.0
     why: str = ""
+    answers_since: float = inf
+    ended_at: float = -inf
+    """When a connection was last seen to have come about and not to last."""
 
 
 class ContactWaits:
@@ -193,18 +203,44 @@ class ContactWaits:
 
     def overdue(self, contacts: Sequence[Contact], now: float) -> list[Contact]:
         """Return the addresses to warn about: soon at first, rarely afterwards, and again when the reason changes."""
-        silent = {contact.address: contact for contact in contacts if not contact.answers}
-        self._waits = {address: self._waits.get(address, _Wait(now)) for address in silent}
-        due = [contact for contact in silent.values() if self._is_due(contact, now)]
+        self._waits = {c.address: w for c in contacts if (w := self._updated(c, now)) is not None}
+        silent = (self._with_reason(contact, now) for contact in contacts if not contact.answers)
+        due = [contact for contact in silent if self._is_due(contact, now)]
         for contact in due:
             wait = self._waits[contact.address]
             wait.warned, wait.told, wait.why = True, now, contact.why
         return due
 
-    def recovered(self, contacts: Sequence[Contact]) -> list[Contact]:
-        """Return the addresses that answer again after a warning; `overdue` then forgets them."""
+    def recovered(self, contacts: Sequence[Contact], now: float) -> list[Contact]:
+        """Return the addresses that have answered for a while after a warning; `overdue` then forgets them."""
+        answering = [contact for contact in contacts if contact.answers]
         warned = {address for address, wait in self._waits.items() if wait.warned}
-        return [contact for contact in contacts if contact.answers and contact.address in warned]
+        return [
+            contact
+            for contact in answering
+            if contact.address in warned
+            and now - self._waits[contact.address].answers_since >= STEADY
+        ]
+
+    def _updated(self, contact: Contact, now: float) -> _Wait | None:
+        """Return the wait for an address, `None` if it is over."""
+        wait = self._waits.get(contact.address)
+        if wait is not None and now - wait.answers_since >= STEADY:
+            wait = None
+        if contact.answers:
+            if wait is not None:
+                wait.answers_since = min(wait.answers_since, now)
+            return wait
+        if wait is None:
+            return _Wait(now)
+        if wait.answers_since < inf:
+            wait.answers_since, wait.ended_at = inf, now
+        return wait
+
+    def _with_reason(self, contact: Contact, now: float) -> Contact:
+        # Dials between such connections may fail for reasons that mislead.
+        was_ended = now - self._waits[contact.address].ended_at < AGAIN
+        return replace(contact, why=_ENDED) if was_ended else contact
 
     def _is_due(self, contact: Contact, now: float) -> bool:
         wait = self._waits[contact.address]
@@ -219,9 +255,10 @@ async def watch(bootstrap: Bootstrap, mesh: Mesh, clock: Clock) -> None:
     waits = ContactWaits()
     while True:
         current = contacts(bootstrap.addresses, mesh)
-        for contact in waits.recovered(current):
+        now = clock()
+        for contact in waits.recovered(current, now):
             log.info("bootstrap address %s answers now", contact.address)
-        for contact in waits.overdue(current, clock()):
+        for contact in waits.overdue(current, now):
             reason = contact.why or _NO_ANSWER
             log.warning("bootstrap address %s does not answer: %s", contact.address, reason)
         await asyncio.sleep(_LOOK)

@@ -10,6 +10,7 @@ from node.peers.bootstrap import (
     GRACE,
     NEWS,
     SILENCE,
+    STEADY,
     Contact,
     ContactWaits,
     contacts,
@@ -112,13 +113,31 @@ def test_a_restart_of_the_other_node_is_not_reported_but_its_return_after_a_warn
     waits = ContactWaits()
     assert not waits.overdue([at(1)], 0.0)
     answering = [at(1, answers=True)]
-    assert not waits.recovered(answering)
+    assert not waits.recovered(answering, 1.0)
     assert not waits.overdue(answering, 1.0)
     assert not waits.overdue([at(1)], 100.0)
     assert waits.overdue([at(1)], 100.0 + GRACE) == [at(1)]
-    assert waits.recovered(answering) == answering
-    waits.overdue(answering, 110.0)
-    assert not waits.recovered(answering)
+    assert not waits.overdue(answering, 110.0)
+    assert not waits.recovered(answering, 110.0 + STEADY - 1)
+    assert waits.recovered(answering, 110.0 + STEADY) == answering
+    waits.overdue(answering, 110.0 + STEADY)
+    assert not waits.recovered(answering, 111.0 + STEADY)
+
+
+@pytest.mark.parametrize("pause", [2, 20])
+def test_a_node_that_ends_each_connection_is_warned_of_rarely_and_never_said_to_answer(
+    pause: int,
+) -> None:
+    waits, warned = ContactWaits(), []
+    for second in range(int(AGAIN)):
+        answers = second % pause == 1
+        # Some dials fail with a reason, as where the other end is late to close.
+        current = [at(1, answers=answers, reason=REFUSED if second % 7 == 0 else "")]
+        assert not waits.recovered(current, float(second))
+        warned += [(second, c.why) for c in waits.overdue(current, float(second))]
+    ((second, why),) = warned
+    assert GRACE <= second <= GRACE + 1
+    assert "may not admit this node" in why
 
 
 # A real node.
