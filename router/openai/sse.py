@@ -18,6 +18,7 @@ _SAID = re.compile(rb"(?:\A|[\r\n])data: ?+([^\r\n]{8}|[^\r\n]+(?=[\r\n]))")
 _ENOUGH = 16  # bytes of a line that suffice for that pattern
 # Its blank line may not end with the first half of a CRLF.
 _DONE_EVENT = re.compile(rb"[\r\n]data: ?\[DONE\](?:\r\n\r\n|\n\n|\r\r)")
+_JSON_END = b"}\n\n"
 _DONE_BYTES = 16  # one less than that pattern matches at most
 
 _LONGEST_HELD = 1024 * 1024  # an event up to this size is held until it is whole
@@ -82,7 +83,10 @@ class DoneDetector:
         self._tail = b"\n"
 
     def feed(self, chunk: bytes) -> bool:
-        """Take in the next bytes; return whether the event ends in them."""
+        """Take in the next bytes; return whether the event ends in them. It does not where JSON follows: the stream goes on."""
+        if chunk.endswith(_JSON_END):
+            self._tail = b"\n"
+            return False
         searched = self._tail + chunk
         self._tail = searched[-_DONE_BYTES:]
         return contains(searched, b"[DONE]") and _DONE_EVENT.search(searched) is not None

@@ -159,6 +159,12 @@ def test_the_end_of_a_stream_is_found_with_more_behind_it() -> None:
     assert DoneDetector().feed(b"data: a\n\ndata: [DONE]\n\n: bye\n\n")
 
 
+def test_a_stream_goes_on_if_json_follows_its_end() -> None:
+    detector = DoneDetector()
+    assert not detector.feed(b"data: [DONE]\n\ndata: {}\n\n")
+    assert detector.feed(b"data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize(
     "stream",
     [b": data: [DONE]\n\n", b"data: [DONE]\r\n", b"data: [DONE]\r\n\r", b"data: [DONE] \n\n"],
