@@ -33,7 +33,7 @@ ENDPOINTS: Mapping[str, str] = {
     "GET /v1/models": "Anthropic's format with `anthropic-version`",
     "GET /v1/models/{model}": "Anthropic's format with `anthropic-version`",
     "POST /v1/messages/batches": "not served: 404",
-    "POST /v1/files": "not served: 404",
+    "POST /v1/files": "OpenAI's, if a node serves files; else 501",
 }
 """What becomes of each endpoint of Anthropic's API."""
 
