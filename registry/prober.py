@@ -1,7 +1,7 @@
 """Prober: runs the probes of `registry.members.probe` over the mesh, and answers those of other nodes.
 
-A probe of a connected peer is a comparison of digests, so that it repairs as well. A probe through a helper carries a
-challenge, which the node signs: no helper can vouch for a dead node.
+A probe of a connected peer is a comparison of digests, so that it repairs as well. A probe through an intermediary carries a
+challenge, which the node signs: no intermediary can vouch for a dead node.
 """
 
 import asyncio
@@ -119,8 +119,8 @@ class Prober:
             step = next(steps)
             while self._mesh.is_running():
                 match step:
-                    case ProbeStep(own_probe, helpers):
-                        found = await self._attempt(node, own_probe, helpers)
+                    case ProbeStep(own_probe, intermediaries):
+                        found = await self._attempt(node, own_probe, intermediaries)
                     case NoteEvidence(evidence):
                         self._counters["probes_failed"] += evidence is Evidence.UNREACHED
                         await self._observe(node, evidence)
@@ -132,9 +132,14 @@ class Prober:
         finally:
             self._replica.members.end_probe(node, self._now())
 
-    async def _attempt(self, node: PeerId, own_probe: OwnProbe, helpers: Sequence[PeerId]) -> Found:
+    async def _attempt(
+        self, node: PeerId, own_probe: OwnProbe, intermediaries: Sequence[PeerId]
+    ) -> Found:
         async with asyncio.TaskGroup() as group:
-            proofs = [group.create_task(self._probe_through(helper, node)) for helper in helpers]
+            proofs = [
+                group.create_task(self._probe_through(intermediary, node))
+                for intermediary in intermediaries
+            ]
             match own_probe:
                 case OwnProbe.ASK:
                     reached = await self._probe_directly(node)
@@ -143,7 +148,7 @@ class Prober:
                 case OwnProbe.NOTHING:
                     reached = False
             if reached:
-                # The answers of the helpers are not needed any more.
+                # The answers of the intermediaries are not needed any more.
                 for proof in proofs:
                     proof.cancel()
         return Found(reached, any(not p.cancelled() and p.result() for p in proofs))
@@ -162,18 +167,20 @@ class Prober:
             self._comparison.schedule(node)
         return True
 
-    async def _probe_through(self, helper: PeerId, node: PeerId) -> bool:
+    async def _probe_through(self, intermediary: PeerId, node: PeerId) -> bool:
         challenge = secrets.token_bytes(wire.CHALLENGE_BYTES)
-        # The helper waits for the node as long as this node would, and this node waits for the helper.
-        timeout = 2 * self._answer_timeout(helper)
+        # The intermediary waits for the node as long as this node would, and this node waits for the intermediary.
+        timeout = 2 * self._answer_timeout(intermediary)
         asked_at = self._now()
         try:
-            proof = await self._mesh.ask(helper, VOUCH + challenge + node.encode(), timeout=timeout)
+            proof = await self._mesh.ask(
+                intermediary, VOUCH + challenge + node.encode(), timeout=timeout
+            )
             wire.check_proof(proof, node=node, challenge=challenge)
         except (MeshError, InvalidFrame):
             return False
         await self._performer.perform(
-            self._replica.note_proof(node, helper, self._now(), asked_at=asked_at)
+            self._replica.note_proof(node, intermediary, self._now(), asked_at=asked_at)
         )
         return True
 

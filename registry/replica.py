@@ -183,7 +183,7 @@ class Replica:
         return min(self._own_record.next_due(), self.members.next_due())
 
     def note_proof(self, node: PeerId, via: PeerId, now: float, *, asked_at: float) -> list[Effect]:
-        """Note that a helper, which was asked at `asked_at`, got a node's proof of life."""
+        """Note that an intermediary, which was asked at `asked_at`, got a node's proof of life."""
         self.members.note_proof(node, via)
         return self.observe(node, Evidence.PROVEN, now, asked_at=asked_at)
 

@@ -53,9 +53,11 @@ class Round:
                 return
             result = self._found
             match step:
-                case ProbeStep(own_probe, helpers):
+                case ProbeStep(own_probe, intermediaries):
                     self._attempt(
-                        own_probe, [self._world.number(helper) for helper in helpers], now
+                        own_probe,
+                        [self._world.number(intermediary) for intermediary in intermediaries],
+                        now,
                     )
                     return
                 case NoteEvidence(evidence):
@@ -64,12 +66,12 @@ class Round:
                 case CloseConnection():
                     self._world.unlink(self._member.number, self._other, now)
 
-    def _attempt(self, own_probe: OwnProbe, helpers: list[int], now: float) -> None:
+    def _attempt(self, own_probe: OwnProbe, intermediaries: list[int], now: float) -> None:
         self._found = Found()
         # One extra is open until all have begun, so that an immediate refusal does not end the attempt.
-        self._open = 1 + len(helpers) + (own_probe is not OwnProbe.NOTHING)
-        for helper in helpers:
-            self._through(helper, now)
+        self._open = 1 + len(intermediaries) + (own_probe is not OwnProbe.NOTHING)
+        for intermediary in intermediaries:
+            self._through(intermediary, now)
         if own_probe is OwnProbe.ASK:
             self._ask(now)
         elif own_probe is OwnProbe.DIAL:
@@ -106,19 +108,19 @@ class Round:
         self._open = 0
         self._go_on(Found(reached=True), now)
 
-    def _through(self, helper: int, now: float) -> None:
+    def _through(self, intermediary: int, now: float) -> None:
         challenge = self._world.rng.randbytes(wire.CHALLENGE_BYTES)
         self._world.ask(
             self._member,
-            helper,
+            intermediary,
             VOUCH + challenge + self._node.encode(),
             lambda peer, reply, then: self._heard(peer, reply, challenge, now, then),
             self._one_less,
-            within=2 * self._patience(helper),
+            within=2 * self._patience(intermediary),
         )
 
     def _heard(
-        self, helper: PeerId, reply: bytes, challenge: bytes, asked_at: float, now: float
+        self, intermediary: PeerId, reply: bytes, challenge: bytes, asked_at: float, now: float
     ) -> None:
         # A round that has already gone on no longer waits for it.
         if self._member.life != self._life or not self._open:
@@ -128,7 +130,7 @@ class Round:
         except InvalidFrame:
             self._one_less(now)
             return
-        proved = self._member.replica.note_proof(self._node, helper, now, asked_at=asked_at)
+        proved = self._member.replica.note_proof(self._node, intermediary, now, asked_at=asked_at)
         self._member.perform(proved, now)
         self._found = Found(proven=True)
         self._one_less(now)
@@ -150,20 +152,20 @@ class Round:
 
 
 def vouch(
-    helper: "Member", world: "World", question: bytes, answered: Answered, now: float
+    intermediary: "Member", world: "World", question: bytes, answered: Answered, now: float
 ) -> None:
-    """Let a helper pass a challenge on, and call `answered` with the proof, or with no bytes."""
+    """Let an intermediary pass a challenge on, and call `answered` with the proof, or with no bytes."""
     challenge = question[1 : 1 + wire.CHALLENGE_BYTES]
     about = world.number(wire.peer_named(question[1 + wire.CHALLENGE_BYTES :]))
-    if about == helper.number:
-        answered(helper.replica.sign_challenge(challenge), now)
+    if about == intermediary.number:
+        answered(intermediary.replica.sign_challenge(challenge), now)
         return
-    trip = world.overlay.links[helper.number].get(about)
+    trip = world.overlay.links[intermediary.number].get(about)
     if trip is None:
         answered(b"", now)
         return
     world.ask(
-        helper,
+        intermediary,
         about,
         PROVE + challenge,
         lambda _, reply, then: answered(reply, then),

@@ -142,7 +142,7 @@ class MemberHealth:
     accused: float = _NEVER
     """When a third node last said that it does not reach the node."""
     proved_by: PeerId | None = None
-    """The helper that last got a proof of life from the node."""
+    """The intermediary that last got a proof of life from the node."""
 
     def is_healthy(self, now: float) -> bool:
         """Return whether the node was heard just now, is reached, and has not been doubted since."""
@@ -203,7 +203,7 @@ class MemberHealth:
             contact = Status.UNREACHABLE
         if contact is self.contact:
             return replace_fields(self, heard=heard_at, shut=shut)
-        # A proof of life through a helper is not the reason why this node does not reach it.
+        # A proof of life through an intermediary is not the reason why this node does not reach it.
         reason = shut if contact is Status.UNREACHABLE and shut else evidence
         reset = replace_fields(self, rounds=0, unreached=_NEVER)
         return replace_fields(

@@ -1,8 +1,8 @@
 """Membership: which of the known nodes live, and which are probed now. No I/O.
 
 Connected peers are probed in turn, the one that was silent longest first, so the traffic of a node does not grow with the
-mesh. A suspect is probed at once and repeatedly, directly and through helpers; an unreachable node ever more rarely. A doubt
-of another node changes no state by itself: it makes this node probe too, as does a request that waits.
+mesh. A suspect is probed at once and repeatedly, directly and through intermediaries; an unreachable node ever more rarely. A
+doubt of another node changes no state by itself: it makes this node probe too, as does a request that waits.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from registry.members.liveness import (
     Status,
     initial_health,
 )
-from registry.members.probe import ProbeSchedule, Round, choose_helpers, probe_steps
+from registry.members.probe import ProbeSchedule, Round, choose_intermediaries, probe_steps
 from registry.members.suspicion import Awareness, Suspicion
 from registry.records import PeerId, Version
 from registry.settings import RegistrySettings
@@ -242,14 +242,18 @@ class Membership:
         """Yield the steps of a round; `connected` are the peers that can be asked, each with its round trip in seconds."""
         if node not in self._running:
             return
-        helpers = choose_helpers(connected, node, self._health[node].proved_by, self._jitter)
+        intermediaries = choose_intermediaries(
+            connected, node, self._health[node].proved_by, self._jitter
+        )
         linked, dial = node in connected, node in self._probe_requested_at
-        yield from probe_steps(self._health[node], linked=linked, helpers=helpers, dial=dial)
+        yield from probe_steps(
+            self._health[node], linked=linked, intermediaries=intermediaries, dial=dial
+        )
 
-    def note_proof(self, node: PeerId, helper: PeerId) -> None:
-        """Remember the helper that got a proof of life from a node: it is asked first the next time."""
+    def note_proof(self, node: PeerId, intermediary: PeerId) -> None:
+        """Remember the intermediary that got a proof of life from a node: it is asked first the next time."""
         if node in self._health:
-            self._health.put(node, replace(self._health[node], proved_by=helper))
+            self._health.put(node, replace(self._health[node], proved_by=intermediary))
 
     def end_probe(self, node: PeerId, now: float) -> None:
         """End a round, and schedule the next if the node is suspect or unreachable."""

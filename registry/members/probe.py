@@ -1,7 +1,7 @@
-"""Probe of a silent member: direct, then through helpers. A generator without I/O.
+"""Probe of a silent member: direct, then through intermediaries. A generator without I/O.
 
-Whether this node reaches the member and whether helpers do are different questions: helpers may prove that a node lives
-which this node does not reach. A connection on which two probes in a row went unanswered is cut, whatever helpers say: the
+Whether this node reaches the member and whether intermediaries do are different questions: these may prove that a node lives
+which this node does not reach. A connection on which two probes in a row went unanswered is cut, whatever intermediaries say: the
 next one begins with fresh packets.
 
 Also the schedule of probes over connected peers that are not suspected: the one that was silent longest comes next.
@@ -61,7 +61,7 @@ class ProbeSchedule:
         self._next_probe_at = now + self._settings.probe * sparse * (0.9 + 0.2 * self._jitter())
 
 
-HELPERS = 3
+INDIRECT_PROBES = 3
 """Other nodes that are asked to probe a silent one, as many as in memberlist."""
 
 ROUND_TRIPS = 4
@@ -85,10 +85,10 @@ class OwnProbe(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeStep:
-    """Attempts to make concurrently. Each answer is evidence at once: `ANSWERED` to this node, `PROVEN` to a helper."""
+    """Attempts to make concurrently. Each answer is evidence at once: `ANSWERED` to this node, `PROVEN` to an intermediary."""
 
     own: OwnProbe
-    helpers: tuple[PeerId, ...] = ()
+    intermediaries: tuple[PeerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a step: whether this node got an answer, and whether a helper got a proof."""
+    """Result of a step: whether this node got an answer, and whether an intermediary got a proof."""
 
     reached: bool = False
     proven: bool = False
@@ -116,12 +116,12 @@ Round = Generator[ProbeStep | NoteEvidence | CloseConnection, Found, None]
 
 
 def probe_steps(
-    health: MemberHealth, *, linked: bool, helpers: tuple[PeerId, ...], dial: bool
+    health: MemberHealth, *, linked: bool, intermediaries: tuple[PeerId, ...], dial: bool
 ) -> Round:
     """Yield the steps of one round.
 
     With `dial`, a node that is not `linked` is dialled at once. Otherwise it is dialled only if its path is shut, or if no
-    helper gets a proof.
+    intermediary gets a proof.
     """
     if linked:
         if (yield ProbeStep(OwnProbe.ASK)).reached:
@@ -129,33 +129,33 @@ def probe_steps(
         yield NoteEvidence(Evidence.MISSED)
         if health.contact is Status.LOST:
             return
-        found = yield ProbeStep(OwnProbe.ASK, helpers)
+        found = yield ProbeStep(OwnProbe.ASK, intermediaries)
         if not found.reached:
             yield CloseConnection()
     elif dial or health.shut:
-        found = yield ProbeStep(OwnProbe.DIAL, helpers)
+        found = yield ProbeStep(OwnProbe.DIAL, intermediaries)
     else:
         # Not all nodes should dial a suspect that they are not connected to.
-        if (yield ProbeStep(OwnProbe.NOTHING, helpers)).proven:
+        if (yield ProbeStep(OwnProbe.NOTHING, intermediaries)).proven:
             return
         found = yield ProbeStep(OwnProbe.DIAL)
     if not found.reached:
         yield NoteEvidence(Evidence.MISSED if found.proven else Evidence.UNREACHED)
 
 
-def choose_helpers(
+def choose_intermediaries(
     connected: Mapping[PeerId, float],
     node: PeerId,
     last: PeerId | None,
     random: RandomSource,
 ) -> tuple[PeerId, ...]:
-    """Choose the helpers for a node: the one that got its last proof, as it is connected to the node, and random peers."""
+    """Choose the intermediaries for a node: the one that got its last proof, as it is connected to the node, and random peers."""
     shuffled = sorted((peer for peer in connected if peer != node), key=lambda _: random())
-    return tuple(sorted(shuffled, key=lambda peer: peer != last)[:HELPERS])
+    return tuple(sorted(shuffled, key=lambda peer: peer != last)[:INDIRECT_PROBES])
 
 
 def answer_timeout(probe_timeout: float, round_trip: float) -> float:
-    """Return how many seconds an answer may take; one through a helper may take twice as many."""
+    """Return how many seconds an answer may take; one through an intermediary may take twice as many."""
     return probe_timeout + ROUND_TRIPS * min(round_trip, _LONGEST_TRIP)
 
 

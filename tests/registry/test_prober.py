@@ -1,4 +1,4 @@
-"""Probes over a mesh: the living answer at once, or through helpers where the link is cut, and the dead do not."""
+"""Probes over a mesh: the living answer at once, or through intermediaries where the link is cut, and the dead do not."""
 
 import asyncio
 from collections import Counter
@@ -123,14 +123,14 @@ async def test_a_node_that_answers_no_other_is_lost_and_its_connection_is_cut(
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
 
-@pytest.mark.parametrize("through_a_helper", [False, True])
+@pytest.mark.parametrize("through_an_intermediary", [False, True])
 async def test_an_answer_that_was_on_its_way_when_the_connection_ended_leaves_the_doubt(
-    three: list[Party], *, through_a_helper: bool
+    three: list[Party], *, through_an_intermediary: bool
 ) -> None:
     a, b, _ = three
     probing = (
         a.probing._probe_through(C.peer, B.peer)
-        if through_a_helper
+        if through_an_intermediary
         else a.probing._probe_directly(B.peer)
     )
     b.thawed.clear()
@@ -175,7 +175,7 @@ async def test_a_program_that_hangs_is_lost_however_often_its_connection_is_made
         assert a.replica.presence(B.peer) is Presence.LOST
 
 
-async def test_a_node_that_is_not_connected_to_us_is_proven_through_helpers_without_a_dial(
+async def test_a_node_that_is_not_connected_to_us_is_proven_through_intermediaries_without_a_dial(
     three: list[Party], net: MemoryNet
 ) -> None:
     a = three[0]
@@ -197,7 +197,7 @@ async def test_a_node_that_is_not_connected_to_any_node_is_dialled(
     assert B.peer in [c.peer for c in a.mesh.connections()]
 
 
-async def test_a_node_that_failed_us_is_dialled_though_helpers_prove_that_it_lives(
+async def test_a_node_that_failed_us_is_dialled_though_intermediaries_prove_that_it_lives(
     three: list[Party], net: MemoryNet
 ) -> None:
     a = three[0]
@@ -215,7 +215,7 @@ async def test_a_dead_node_is_reached_by_no_way_and_lost(three: list[Party]) -> 
     b.mesh.recover()
 
 
-async def test_a_helper_cannot_vouch_for_a_dead_node_with_its_own_or_an_old_signature(
+async def test_an_intermediary_cannot_vouch_for_a_dead_node_with_its_own_or_an_old_signature(
     three: list[Party],
 ) -> None:
     a, b, c = three

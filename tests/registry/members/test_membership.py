@@ -265,7 +265,9 @@ def test_strangers_lost_nodes_and_nodes_that_left_are_not_looked_for(node: PeerI
     assert not some.request_probe(node, SETTINGS.lease + 2.0)
 
 
-def test_a_node_that_is_looked_for_is_dialled_and_one_merely_accused_is_left_to_helpers() -> None:
+def test_a_node_that_is_looked_for_is_dialled_and_one_merely_accused_is_left_to_intermediaries() -> (
+    None
+):
     some = knowing(A, B, linked=False)
     some.request_probe(A, 1.0)
     some.note_doubt(B, 1.0)
@@ -275,14 +277,14 @@ def test_a_node_that_is_looked_for_is_dialled_and_one_merely_accused_is_left_to_
     assert next(some.probe_round(B, {C: 0.1})) == ProbeStep(OwnProbe.NOTHING, (C,))
 
 
-def test_the_helper_whose_proof_came_before_is_asked_first() -> None:
+def test_the_intermediary_whose_proof_came_before_is_asked_first() -> None:
     some = knowing(A)
     some.note_proof(A, C)
     some.observe(A, Evidence.MISSED, 0.0)
     some.request_probe(A, 1.0)
     some.start_due_probes(1.0)
     crowd = {PeerId(f"peer-{number}"): 0.1 for number in range(50)}
-    assert next(some.probe_round(A, {**crowd, C: 0.1})).helpers[0] == C
+    assert next(some.probe_round(A, {**crowd, C: 0.1})).intermediaries[0] == C
 
 
 # Doubts.

@@ -4,7 +4,7 @@ import pytest
 
 from registry.members.liveness import Evidence, MemberHealth, Status, initial_health
 from registry.members.probe import (
-    HELPERS,
+    INDIRECT_PROBES,
     CloseConnection,
     Found,
     NoteEvidence,
@@ -13,7 +13,7 @@ from registry.members.probe import (
     ProbeStep,
     Round,
     answer_timeout,
-    choose_helpers,
+    choose_intermediaries,
     dial_timeout,
     probe_steps,
 )
@@ -41,14 +41,14 @@ def told(probe_round: Round, *answers: Found) -> list[ProbeStep | NoteEvidence |
 
 
 def look(health: MemberHealth, *, linked: bool, dial: bool = False) -> Round:
-    return probe_steps(health, linked=linked, helpers=(B, C), dial=dial)
+    return probe_steps(health, linked=linked, intermediaries=(B, C), dial=dial)
 
 
 def test_an_answer_ends_a_round() -> None:
     assert told(look(ALIVE, linked=True), REACHED) == [ProbeStep(OwnProbe.ASK)]
 
 
-def test_after_a_missed_answer_the_node_is_asked_again_while_helpers_ask_too() -> None:
+def test_after_a_missed_answer_the_node_is_asked_again_while_intermediaries_ask_too() -> None:
     assert told(look(ALIVE, linked=True), NOTHING, REACHED) == [
         ProbeStep(OwnProbe.ASK),
         NoteEvidence(Evidence.MISSED),
@@ -59,18 +59,18 @@ def test_after_a_missed_answer_the_node_is_asked_again_while_helpers_ask_too() -
 @pytest.mark.parametrize(
     ("found", "evidence"), [(NOTHING, Evidence.UNREACHED), (PROVEN, Evidence.MISSED)]
 )
-def test_a_connection_that_failed_twice_is_cut_whatever_helpers_prove(
+def test_a_connection_that_failed_twice_is_cut_whatever_intermediaries_prove(
     found: Found, evidence: Evidence
 ) -> None:
     steps = told(look(ALIVE, linked=True), NOTHING, found)
     assert steps[-2:] == [CloseConnection(), NoteEvidence(evidence)]
 
 
-def test_a_node_without_connection_that_a_helper_proves_is_not_dialled() -> None:
+def test_a_node_without_connection_that_an_intermediary_proves_is_not_dialled() -> None:
     assert told(look(ALIVE, linked=False), PROVEN) == [ProbeStep(OwnProbe.NOTHING, (B, C))]
 
 
-def test_a_node_without_connection_that_no_helper_proves_is_dialled() -> None:
+def test_a_node_without_connection_that_no_intermediary_proves_is_dialled() -> None:
     steps = told(look(ALIVE, linked=False), NOTHING, NOTHING)
     assert steps == [
         ProbeStep(OwnProbe.NOTHING, (B, C)),
@@ -83,7 +83,7 @@ def test_a_node_without_connection_that_no_helper_proves_is_dialled() -> None:
 @pytest.mark.parametrize(
     ("found", "evidence"), [(PROVEN, Evidence.MISSED), (NOTHING, Evidence.UNREACHED)]
 )
-def test_where_our_own_way_matters_helpers_cannot_stand_in_for_it(
+def test_where_our_own_way_matters_intermediaries_cannot_stand_in_for_it(
     pulse: MemberHealth, dial: bool, found: Found, evidence: Evidence
 ) -> None:
     steps = told(look(pulse, linked=False, dial=dial), found)
@@ -98,14 +98,16 @@ def test_a_lost_node_that_connects_costs_one_question() -> None:
     ]
 
 
-def test_helpers_are_few_never_the_node_itself_and_begin_with_the_one_that_proved_it_last() -> None:
+def test_intermediaries_are_few_never_the_node_itself_and_begin_with_the_one_that_proved_it_last() -> (
+    None
+):
     connected = {PeerId(f"peer-{number}"): 0.1 for number in range(20)} | {A: 0.1, B: 0.1}
     chances = iter(range(100))
-    chosen = choose_helpers(connected, A, B, lambda: float(-next(chances)))
-    assert len(chosen) == HELPERS
+    chosen = choose_intermediaries(connected, A, B, lambda: float(-next(chances)))
+    assert len(chosen) == INDIRECT_PROBES
     assert chosen[0] == B
     assert A not in chosen
-    assert choose_helpers({A: 0.1}, A, None, lambda: 0.5) == ()
+    assert choose_intermediaries({A: 0.1}, A, None, lambda: 0.5) == ()
 
 
 def test_patience_grows_with_the_round_trip_and_is_bounded() -> None:

@@ -95,8 +95,8 @@ class Mesh:
             step = next(steps)
             while True:
                 match step:
-                    case ProbeStep(own_probe, helpers):
-                        result = self._attempt(number, other, own_probe, helpers)
+                    case ProbeStep(own_probe, intermediaries):
+                        result = self._attempt(number, other, own_probe, intermediaries)
                     case NoteEvidence(evidence):
                         node.observe(peer, evidence, self.now)
                     case CloseConnection():
@@ -106,7 +106,7 @@ class Mesh:
             node.members.end_probe(peer, self.now)
 
     def _attempt(
-        self, number: int, other: int, own_probe: OwnProbe, helpers: Collection[PeerId]
+        self, number: int, other: int, own_probe: OwnProbe, intermediaries: Collection[PeerId]
     ) -> Found:
         node, peer = self.nodes[number], self.nodes[other].peer
         if own_probe is OwnProbe.DIAL and self.carries(number, other):
@@ -120,10 +120,10 @@ class Mesh:
             node.observe(peer, Evidence.ANSWERED, self.now)
             self.nodes[other].observe(node.peer, Evidence.ASKED, self.now)
         proven = False
-        for helper in map(self._number, helpers):
-            linked = (helper, other) in self.links
-            if linked and self.carries(number, helper) and self.carries(helper, other):
-                node.note_proof(peer, self.nodes[helper].peer, self.now, asked_at=self.now)
+        for intermediary in map(self._number, intermediaries):
+            linked = (intermediary, other) in self.links
+            if linked and self.carries(number, intermediary) and self.carries(intermediary, other):
+                node.note_proof(peer, self.nodes[intermediary].peer, self.now, asked_at=self.now)
                 proven = True
         return Found(reached, proven)
 
