@@ -20,6 +20,7 @@ from node.faces.errors import FaceError, HeadTooLarge, HeadTooSlow, TooManyConne
 from node.faces.request_ids import id_of
 from node.http_handler import LINGER_SECONDS, HttpHandler, is_refused, log
 from node.lane.request import LaneRequest
+from router.http.dial import acknowledge
 
 HELD_BYTES = 64 * 1024
 """Unsent bytes of an answer beyond which its handler waits (high-water mark)."""
@@ -115,6 +116,8 @@ class CallerConnection(asyncio.Protocol):
         self._head_bytes = 0
         if self._unparsed:
             self._schedule_parse()
+        elif self.transport is not None and not request.content.is_eof():
+            acknowledge(self.transport)
 
     def note_answered(self) -> None:
         """Start the time limit for the rest of the answer: the handler is done, and its bytes may still be unsent."""
@@ -165,8 +168,7 @@ class CallerConnection(asyncio.Protocol):
         if self.transport is None or self.transport.get_write_buffer_size():
             self.end()
         else:
-            # With TLS, `end` would keep the file open until the caller says goodbye.
-            self.abort()
+            self.abort()  # with TLS, `end` would keep the file open until the caller says goodbye
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -209,8 +211,7 @@ class CallerConnection(asyncio.Protocol):
         """Release everything: the caller is gone, and its answer is no longer needed."""
         handler, waiter = self._handler, self._drain_waiter
         self.transport, self._request, self._unparsed, self.task = None, None, b"", None
-        # Break the reference cycle.
-        self._handler = self._drain_waiter = None
+        self._handler = self._drain_waiter = None  # breaks the reference cycle
         self._listener.remove_connection(self)
         if waiter is not None and not waiter.done():
             waiter.set_exception(ConnectionResetError("the caller is gone"))

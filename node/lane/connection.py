@@ -18,6 +18,7 @@ from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import COPIED_BYTES, LaneResponse, head_of
+from router.http.dial import acknowledge
 from router.http.heads import TRIES, RepeatedHead, header_lines, repeated_head_of
 from router.peers.muxed_stream import MuxedStream
 
@@ -274,9 +275,11 @@ class LaneConnection(CallerConnection):
         self._awaited_head, self._began = head, self._loop.time()
         self._missing_bytes = head.end - len(self._unparsed)
         self._head_deadline = self._deadline = inf
-        if self._is_read_paused and self.transport is not None:
+        transport = cast("asyncio.Transport", self.transport)
+        acknowledge(transport)
+        if self._is_read_paused:
             self._is_read_paused = False
-            self.transport.resume_reading()
+            transport.resume_reading()
 
     def _join_body(self) -> None:
         self._unparsed = b"".join((self._unparsed, *self._pieces))

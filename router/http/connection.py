@@ -17,6 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from router.http import heads
 from router.http.answer_headers import AnswerHeaders
+from router.http.dial import acknowledge, poll_unread
 from router.http.errors import HttpError, HungUp, NotHttp, parser_failure
 from router.http.reply import FULL_BYTES, Reply
 from router.http.write_batch import WriteBatch
@@ -98,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.can_run_inline:
             return True
         if self._unread is None:
-            self._unread = _poll_unread(transport)
+            self._unread = poll_unread(transport)
         return not self._unread.poll(0)
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
@@ -152,8 +153,13 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = False
             self._transport.resume_reading()
 
-    def _pause(self, reply: Reply) -> None:
-        if reply.buffered >= reply.wake_threshold and self._transport is not None:
+    def _expect_more(self, reply: Reply, *, begins: bool) -> None:
+        """Wake the reader of an answer of which a part has come, the first part if it `begins`."""
+        if begins and self.can_run_inline and self._transport is not None:
+            acknowledge(self._transport)
+        reply.notify()
+        is_full = reply.buffered >= max(FULL_BYTES, reply.wake_threshold)
+        if is_full and not self._paused and self._transport is not None:
             self._paused = reply.full = True
             self._transport.pause_reading()
 
@@ -222,9 +228,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._break(NotHttp("the response headers are too long"))
         # All bytes are taken in, and the connection is released if it may be, before any reader acts on them.
         if self._reply is reply:
-            reply.notify()
-            if reply.buffered >= FULL_BYTES and not self._paused:
-                self._pause(reply)
+            self._expect_more(reply, begins=begins)
         elif reply.complete:
             self._end(data, reply, begins=begins)
 
@@ -375,16 +379,6 @@ class Connection(asyncio.BufferedProtocol):
         if reply is not None:
             reply.fail(error)
         self.abort()
-
-
-def _poll_unread(transport: asyncio.Transport) -> select.poll:
-    """Return a poll object that tells whether a transport's socket has unread bytes, or an end."""
-    # TLS sends records of its own, such as session tickets: there only the end counts.
-    secured = transport.get_extra_info("sslcontext") is not None
-    unread = select.poll()
-    wire = transport.get_extra_info("socket")
-    unread.register(wire.fileno(), select.POLLRDHUP | (not secured and select.POLLIN))
-    return unread
 
 
 def _known_head_of(head: bytes, reply: Reply) -> _KnownHead | None:

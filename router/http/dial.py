@@ -1,6 +1,10 @@
-"""Dialler of TCP connections: each address is checked when it is connected to, whatever its name resolved to before."""
+"""Dialler of TCP connections: each address is checked when it is connected to, whatever its name resolved to before.
+
+Also what a node sets and asks at the sockets of its connections.
+"""
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -85,6 +89,27 @@ def keep_alive(wire: socket.socket) -> None:
     for name, value in KEEP_ALIVE.items():
         if hasattr(socket, name):  # macOS lacks the first
             wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def acknowledge(transport: asyncio.BaseTransport) -> None:
+    """Have the kernel acknowledge at once what has come of a message, and not after up to 40 ms.
+
+    A sender with Nagle's algorithm (RFC 896) that writes a message in parts sends the next part only then.
+    """
+    wire = transport.get_extra_info("socket")
+    if wire is not None and hasattr(socket, "TCP_QUICKACK"):  # macOS lacks it
+        with suppress(OSError):  # it is no TCP, or has just ended
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+def poll_unread(transport: asyncio.Transport) -> select.poll:
+    """Return a poll object that tells whether a transport's socket has unread bytes, or an end."""
+    # TLS sends records of its own, such as session tickets: there only the end counts.
+    secured = transport.get_extra_info("sslcontext") is not None
+    unread = select.poll()
+    wire = transport.get_extra_info("socket")
+    unread.register(wire.fileno(), select.POLLRDHUP | (not secured and select.POLLIN))
+    return unread
 
 
 async def _connect_small(address: str, port: int) -> socket.socket:

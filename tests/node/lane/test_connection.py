@@ -105,10 +105,33 @@ class App:
         return app
 
 
+class NotingListener(socket.socket):
+    """Listening socket whose connections note the options that are set on them. uvloop has sockets of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.bind(("127.0.0.1", 0))
+        self.options = []
+
+    def accept(self):
+        number, address = self._accept()
+        return NotingSocket(self.options, number), address
+
+
+class NotingSocket(socket.socket):
+    def __init__(self, options, number):
+        super().__init__(fileno=number)
+        self.options = options
+
+    def setsockopt(self, level, option, value):
+        self.options.append((level, option))
+        super().setsockopt(level, option, value)
+
+
 @asynccontextmanager
-async def served(*, lane: bool):
+async def served(*, lane: bool, listener=None):
     app = App()
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listener or socket.create_server(("127.0.0.1", 0))
     app.port = listener.getsockname()[1]
     app.server = Listener(app.made(lane=lane), SETTINGS)
     await app.server.listen_on(listener)
@@ -247,6 +270,20 @@ async def test_the_same_bytes_get_the_same_answers(ends: bool) -> None:
             assert by_lane == by_aiohttp, name
         assert LaneRequest in lane.seen
         assert LaneRequest not in plain.seen
+
+
+@pytest.mark.parametrize("lane", [True, False])
+@pytest.mark.parametrize(
+    ("way", "times"), [("one", 0), ("many together", 0), ("GET between", 0), ("head, then body", 1)]
+)
+def test_the_first_part_of_a_request_is_acknowledged_as_soon_as_it_is_read(lane, way, times):
+    async def acknowledged() -> int:
+        listener = NotingListener()
+        async with served(lane=lane, listener=listener) as app:
+            await answers(app.port, *WAYS[way])
+        return listener.options.count((socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+    assert asyncio.run(acknowledged()) == times
 
 
 async def test_mutated_bytes_get_the_same_answers() -> None:

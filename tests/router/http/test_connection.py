@@ -1,6 +1,7 @@
 """Laws of one HTTP/1.1 exchange: independent of how bytes are split, and bounded whatever the server does."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from router.http.heads import PARSED, request_head
 from router.http.pool import ConnectionPool, request_start
 from router.http.reply import FULL_BYTES
 from tests.garbage import living, uncollected
-from tests.router.http.dictated import BODY, HEAD, Exchange, split
+from tests.router.http.dictated import BODY, HEAD, Exchange, Wire, split
 from tests.router.world import QUICK, until
 from tests.workers.raw import Serve, raw, take
 
@@ -209,6 +210,34 @@ async def test_half_an_answer_is_broken(said: bytes) -> None:
     with pytest.raises(HungUp) as broken:
         await exchange.whole()
     assert not broken.value.untouched
+
+
+class NotingWire(Wire):
+    """A transport whose socket notes the options that are set on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options: list[tuple[int, int]] = []
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self if name == "socket" else default
+
+    def setsockopt(self, level: int, option: int, _: int) -> None:
+        self.options.append((level, option))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 9])
+async def test_the_first_part_of_an_answer_is_acknowledged_as_soon_as_it_is_read(
+    parts: int,
+) -> None:
+    exchange, wire = Exchange(), NotingWire()
+    exchange.connection.connection_made(wire)
+    for answer, status, body in ANSWERS[:2]:
+        wire.options.clear()
+        await exchange.ask()
+        exchange.say(*split(answer, [len(answer) * part // parts for part in range(parts)]))
+        assert await exchange.whole() == (status, body)
+        assert wire.options == [(socket.IPPROTO_TCP, socket.TCP_QUICKACK)] * (parts > 1)
 
 
 async def test_a_connection_is_reused_only_after_a_whole_answer_that_allows_it() -> None:
