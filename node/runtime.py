@@ -60,7 +60,7 @@ def require_threads(count: int = SPARE_THREADS) -> None:
     except RuntimeError as error:
         raise CommandFailed(
             f"the system allows {len(tried)} more threads, and a node needs {count}: raise the limit "
-            "(ulimit -u, TasksMax of systemd, the pids limit of a container)"
+            "of threads (ulimit -u, TasksMax of systemd, the pids limit of a container) or of address space (ulimit -v)"
         ) from error
     finally:
         enough.set()

@@ -43,6 +43,22 @@ except CommandFailed as error:
     print(error)
 """
 
+# One stack of a thread fits, two do not.
+LITTLE_ADDRESS_SPACE = """
+import resource, threading
+from pathlib import Path
+from node.errors import CommandFailed
+from node.runtime import require_threads
+MIB = 1 << 20
+threading.stack_size(64 * MIB)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 96 * MIB, used + 96 * MIB))
+try:
+    require_threads()
+except CommandFailed as error:
+    print(error)
+"""
+
 
 async def test_a_task_that_fails_runs_again_and_the_failure_is_logged(
     caplog: pytest.LogCaptureFixture,
@@ -144,3 +160,10 @@ def test_too_few_threads_are_noticed_before_the_start_and_told_with_what_to_rais
         [sys.executable, "-c", FEW_THREADS], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert limited.stdout.startswith("the system allows 0 more threads, and a node needs 16: raise")
+
+
+def test_threads_that_lack_address_space_are_told_of_its_limit_too() -> None:
+    program = [sys.executable, "-c", LITTLE_ADDRESS_SPACE]
+    limited = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "a node needs 16" in limited.stdout
+    assert "or of address space (ulimit -v)" in limited.stdout
