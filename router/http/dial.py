@@ -113,7 +113,9 @@ def poll_unread(transport: asyncio.Transport) -> select.poll:
 
 
 async def _connect_small(address: str, port: int) -> socket.socket:
-    wire = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # asyncio sets `TCP_NODELAY` only where the protocol is named.
+    wire = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         wire.settimeout(0)
         with suppress(OSError):  # macOS refuses it

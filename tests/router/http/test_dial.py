@@ -27,6 +27,7 @@ async def test_a_connection_is_kept_alive_and_has_small_packets_if_that_is_asked
         for name, value in KEEP_ALIVE.items():
             assert wire.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
         assert wire.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert wire.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         segment = wire.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         assert (segment <= SMALL_SEGMENT) is small
         wire.transport.abort()
