@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bench.compare import machine, replace_between_marks
 from bench.mock import build
+from bench.serving.apart import measure_apart
 from bench.serving.overload import measure_overload, measure_readers
 from bench.serving.scene import Row, Scene, table
 from bench.serving.throughput import measure_images, measure_streams
@@ -60,6 +61,7 @@ def _median(do: Callable[[], object], *, times: int) -> float:
 
 PARTS = {
     "starting": measure_starting,
+    "apart": measure_apart,
     "overload": measure_overload,
     "readers": measure_readers,
     "images": measure_images,
