@@ -15,6 +15,7 @@ from registry.values import value_class
 from router.attempt import Routed
 from router.errors import AnswerBroken
 from router.openai import text_parser
+from router.openai.sse import has_line
 from router.openai.text_parser import TextEvent, TextFailure
 from router.requests import Kind, Request
 
@@ -22,7 +23,6 @@ EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 
 _DONE = re.compile(rb"(?:\A|(?<=[\r\n]))data: ?\[DONE\](?:\r\n|\n|\r){2}")
-_FAILURE = re.compile(rb'(?:\A|[\r\n])data: ?\{"error"')
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -84,9 +84,9 @@ class WithoutDone:
 
     def encode_events(self, events: bytes) -> bytes:
         """Remove `[DONE]`, which the client would parse as JSON; raise `AnswerBroken` for an error event in the stream."""
-        if _FAILURE.search(events):
+        if has_line(events, b'{"error"'):
             raise AnswerBroken("the worker broke off")
-        return _DONE.sub(b"", events)
+        return _DONE.sub(b"", events) if has_line(events, b"[DONE]") else events
 
     def encode_end(self) -> bytes:
         """Return nothing: the stream ends without a marker."""

@@ -16,10 +16,14 @@ _MARK = b"\xef\xbb\xbf"
 # The first eight bytes of a `data` line's value, fewer if the line is shorter.
 _SAID = re.compile(rb"(?:\A|[\r\n])data: ?+([^\r\n]{8}|[^\r\n]+(?=[\r\n]))")
 _ENOUGH = 16  # bytes of a line that suffice for that pattern
+_DONE = b"[DONE]"
 # Its blank line may not end with the first half of a CRLF.
 _DONE_EVENT = re.compile(rb"[\r\n]data: ?\[DONE\](?:\r\n\r\n|\n\n|\r\r)")
 _JSON_END = b"}\n\n"
-_DONE_BYTES = 16  # one less than that pattern matches at most
+_BEFORE_DONE, _AFTER_DONE = (
+    len(b"\ndata: "),
+    len(b"[DONE]\r\n\r\n"),
+)  # the most that the pattern matches
 
 _LONGEST_HELD = 1024 * 1024  # an event up to this size is held until it is whole
 _LONGEST_TAIL = 4
@@ -88,8 +92,14 @@ class DoneDetector:
             self._tail = b"\n"
             return False
         searched = self._tail + chunk
-        self._tail = searched[-_DONE_BYTES:]
-        return contains(searched, b"[DONE]") and _DONE_EVENT.search(searched) is not None
+        self._tail = searched[1 - _BEFORE_DONE - _AFTER_DONE :]
+        at = searched.rfind(_DONE)
+        # Searching more than the place where it may be takes some 40 instructions for each byte.
+        return (
+            at >= 0
+            and _DONE_EVENT.search(searched, max(0, at - _BEFORE_DONE), at + _AFTER_DONE)
+            is not None
+        )
 
 
 _NOTHING = bytearray()  # shared by all that hold nothing; only a buffer with bytes is ever changed

@@ -159,6 +159,11 @@ def test_the_end_of_a_stream_is_found_with_more_behind_it() -> None:
     assert DoneDetector().feed(b"data: a\n\ndata: [DONE]\n\n: bye\n\n")
 
 
+def test_the_end_of_a_stream_is_found_behind_texts_that_mention_it() -> None:
+    said = b'data: {"a":"[DONE]"}\n\n' * 1000
+    assert DoneDetector().feed(said + b"data: [DONE]\n\n" + b": bye\n\n" * 1000)
+
+
 def test_a_stream_goes_on_if_json_follows_its_end() -> None:
     detector = DoneDetector()
     assert not detector.feed(b"data: [DONE]\n\ndata: {}\n\n")
